@@ -4,8 +4,8 @@
 # On a GPU: docker run --gpus all ... A token: -e EMPATHY_JUDGE_TOKEN; without one, names other than IP addresses and
 # localhost by which it is asked: --allowed-hosts NAME. Options of `empathy-judge serve` follow the image name, after
 # /judge --host 0.0.0.0.
-# torch is the tested one from your default package index. For another build of the same version, such as a smaller one
-# without CUDA, pass its index: --build-arg PIP_EXTRA_INDEX_URL=...
+# torch and torchaudio are the tested ones from your default package index. For another build of the same versions, such as
+# a smaller one without CUDA, pass its index, which must have both: --build-arg PIP_EXTRA_INDEX_URL=...
 
 ARG PYTHON=3.11
 FROM python:${PYTHON}-slim AS build

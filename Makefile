@@ -21,7 +21,6 @@ EMPATHY_JUDGE_REAL_DATA ?= ../shared/data
 nano: $(READY)
 	$(BIN)/python checkpoints/nano/make/pretrain.py --out checkpoints/nano --work build/nano_work \
 		--recordings "$(EMPATHY_JUDGE_REAL_DATA)"
-	$(BIN)/python benchmarks/nano.py "$(EMPATHY_JUDGE_REAL_DATA)" --work build/nano_voices --page checkpoints/nano/README.md
 
 # On the CPU, also where there is a GPU: that rounds otherwise
 test test-all: export CUDA_VISIBLE_DEVICES =

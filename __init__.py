@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # nothing is imported here: at Ctrl-C the command has a line, once `cli` is reached
+from .core.version import __version__
+
+TYPE_CHECKING = False  # nothing else is imported here: at Ctrl-C the command has a line, once `cli` is reached
 
 if TYPE_CHECKING:
     from .batch_scoring.scores import score_table
+    from .data_modules.importers.frames import dataset_from_frames, dataset_to_hugging_face
     from .data_modules.schema import PairDataset
     from .eval.compare import compare
     from .eval.evaluate import evaluate
@@ -13,13 +16,17 @@ if TYPE_CHECKING:
     from .scorer import Scorer
     from .train.run import train
 
-__all__ = ["EmpathyReward", "PairDataset", "Scorer", "__version__", "compare", "evaluate", "score_table", "train"]
-__version__ = "0.1.0"
+__all__ = [
+    "EmpathyReward", "PairDataset", "Scorer", "__version__", "compare", "dataset_from_frames",
+    "dataset_to_hugging_face", "evaluate", "score_table", "train",
+]  # fmt: skip
 _MODULES = {
     "EmpathyReward": "reward",
     "PairDataset": "data_modules.schema",
     "Scorer": "scorer",
     "compare": "eval.compare",
+    "dataset_from_frames": "data_modules.importers.frames",
+    "dataset_to_hugging_face": "data_modules.importers.frames",
     "evaluate": "eval.evaluate",
     "score_table": "batch_scoring.scores",
 }

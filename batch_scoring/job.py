@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from .. import __version__
+from ..core.version import __version__
 from ..data_modules.errors import AudioError, UserError, shown
 from ..data_modules.folders import check_writable, file_hash, replace_file
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE

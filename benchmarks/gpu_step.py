@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from accelerate import init_empty_weights
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models.backbones.base import Clips, Inputs
+from empathy_judge.models.backbones.inputs import Clips, Inputs
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.lora import part_of
 from empathy_judge.train import run as training

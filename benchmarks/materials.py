@@ -14,6 +14,7 @@ import pandas as pd
 import soundfile
 import torch
 from empathy_judge.checkpoints.nano.make.architecture import build_processor
+from empathy_judge.data_modules.importers.frames import dataset_from_frames
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
 from empathy_judge.models.backbones.audio_language_model import QUESTION
 from safetensors.torch import save_file
@@ -98,7 +99,7 @@ def load_set(name: str, data: Path, work: Path) -> PairDataset:
             context_audio=[str(source / file) for file in rows["context_audio"]],
         ).drop(columns="speaker_id")
         ratings = pd.read_csv(source / "ratings.csv", dtype={"rater_id": str})
-        return PairDataset.from_frame(pairs, ratings, dimensions=["fidelity=0:100:1"], folder=folder)
+        return dataset_from_frames(pairs, ratings, dimensions=["fidelity=0:100:1"], folder=folder)
     rows = pd.read_csv(source / "metadata.csv", dtype={"speaker": str})
     ids = [Path(clip).stem for clip in rows["clip"]]
     pairs = pd.DataFrame(
@@ -113,14 +114,14 @@ def load_set(name: str, data: Path, work: Path) -> PairDataset:
         scores = pd.DataFrame({dimension: rows[f"{dimension}_label"] for dimension in ("valence", "arousal")})
         ratings = scores.assign(pair_id=ids).melt("pair_id", var_name="dimension", value_name="score")
         scales = ["valence=-1:1:0.5", "arousal=-1:1:1"]
-        return PairDataset.from_frame(
+        return dataset_from_frames(
             pairs, ratings.assign(rater_id="label"), dimensions=scales, folder=folder, synthetic=True
         )
     pairs["tag:official"] = rows["split"]
     columns = {f"prosodic_r{number}": f"r{number}" for number in range(1, 6)}
     scores = pd.DataFrame({new: rows[old] for old, new in columns.items()}).assign(pair_id=ids)
     ratings = scores.melt("pair_id", var_name="rater_id", value_name="score").dropna().assign(dimension="prosodic")
-    return PairDataset.from_frame(pairs, ratings, dimensions=["prosodic=0:10:0.5"], folder=folder)
+    return dataset_from_frames(pairs, ratings, dimensions=["prosodic=0:10:0.5"], folder=folder)
 
 
 # ---------------------------------------------------------------- checkpoints

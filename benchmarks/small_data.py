@@ -41,7 +41,7 @@ from empathy_judge.models.head_input import HeadInput
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.probe import ClipReader, OfClips, Probe, Rated, shuffled, standardise
 from empathy_judge.models.scoring import PairScorer, placed
-from empathy_judge.models.settings import HeadInputSettings, JudgeSettings
+from empathy_judge.models.settings import BuiltHeadInput, HeadInputSettings, JudgeSettings
 from materials import load_set
 from matplotlib.figure import Figure
 from sklearn.model_selection import GroupKFold
@@ -53,10 +53,10 @@ DRAWN = "all, drawn folds"
 FOLDS, SEEDS, RESAMPLES = 5, 5, 2_000
 COVERAGE = 0.9
 METHODS = {
-    "language model, ridge": (True, HeadInputSettings(), True),
-    "audio encoder, ridge": (False, HeadInputSettings("all_layers"), True),
-    "measures of the signal": (False, HeadInputSettings("none", functionals=True), False),
-    "probe": (True, HeadInputSettings("all_layers", functionals=True), False),
+    "language model, ridge": (True, BuiltHeadInput(), True),
+    "audio encoder, ridge": (False, BuiltHeadInput("all_layers"), True),
+    "measures of the signal": (False, BuiltHeadInput("none", functionals=True), False),
+    "probe": (True, BuiltHeadInput("all_layers", functionals=True), False),
 }
 """Whether states of the language model are read, what is read of the clips, and whether only ridge may be chosen."""
 QUIET = {"logger": False, "enable_progress_bar": False}

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ..data_modules.audit import SplitAudit
-    from ..data_modules.schema import PairDataset
-
-_STORING = ("overwrite", "embed_audio", "shard_rows")
 
 
 def import_(words: Sequence[str]) -> int:
@@ -46,34 +43,22 @@ def import_(words: Sequence[str]) -> int:
             source=options.origin or imported.card.source,
             licence=options.licence or imported.card.licence,
         )
-        dataset = assemble(
-            dataclasses.replace(imported, card=card), options.out, **chosen(options, "max_skipped", *_STORING)
-        )
+        storing = chosen(options, "max_skipped", "overwrite", "embed_audio", "shard_rows")
+        dataset = assemble(dataclasses.replace(imported, card=card), options.out, **storing)
     skipped = dataset.root / SKIPPED_FILE
-    return _tell_dataset(options, dataset, skipped=str(skipped) if skipped.is_file() else None)
-
-
-def combine(options: argparse.Namespace) -> int:
-    """Write one pair dataset from several, such as annotation campaigns on scales of their own.
-
-    Pairs, groups, raters, speakers and systems are called NAME/... after their dataset; the tag campaign is NAME, so
-    that splits and reports can go by it. Dimensions are the same where their names are; scores come onto the scale of
-    the first dataset that has the dimension, low end to low end, high end to high end, good to good. Splits stay where
-    every dataset has some, made by the same columns and called alike, and no clip would be in two. The
-    description in dataset.yaml says what was done.
-    """
-    from ..data_modules.combine import combine as write
-    from ..data_modules.combine import parse_renames
-    from ..data_modules.schema import PairDataset
-
-    with making(options.out, options.overwrite):
-        dataset = write(
-            [PairDataset.load(folder) for folder in options.datasets],
-            options.out,
-            renames=parse_renames(options.rename),
-            **chosen(options, "names", "shared", *_STORING),
-        )
-    return _tell_dataset(options, dataset)
+    facts = {
+        "out": str(dataset.root),
+        "pairs": len(dataset.pairs),
+        "ratings": len(dataset.ratings),
+        "raters": dataset.ratings["rater_id"].nunique(),
+        "preferences": 0 if dataset.preferences is None else len(dataset.preferences),
+        "groups": len({pair.group_id for pair in dataset.pairs}),
+        "pairs_without_rating": len(dataset.pairs) - dataset.ratings["pair_id"].nunique(),
+        "content_hash": dataset.card.content_hash,
+        "description": dataset.card.description,
+        "skipped": str(skipped) if skipped.is_file() else None,
+    }
+    return tell(options, facts, _dataset_lines)
 
 
 def inspect(options: argparse.Namespace) -> int:
@@ -146,24 +131,8 @@ def _hold_out(items: Sequence[str]) -> dict[str, list[str]] | None:
     return held or None
 
 
-def _tell_dataset(options: argparse.Namespace, dataset: PairDataset, **more: str | None) -> int:
-    """What `import` and `combine` say of the dataset that they made."""
-    facts = {
-        "out": str(dataset.root),
-        "pairs": len(dataset.pairs),
-        "ratings": len(dataset.ratings),
-        "raters": dataset.ratings["rater_id"].nunique(),
-        "preferences": 0 if dataset.preferences is None else len(dataset.preferences),
-        "groups": len({pair.group_id for pair in dataset.pairs}),
-        "pairs_without_rating": len(dataset.pairs) - dataset.ratings["pair_id"].nunique(),
-        "content_hash": dataset.card.content_hash,
-        "description": dataset.card.description,
-        **more,
-    }
-    return tell(options, facts, _dataset_lines)
-
-
 def _dataset_lines(facts: dict[str, Any]) -> Iterator[str]:
+    """What `import` says of the dataset that it made."""
     yield (
         f"{facts['out']}: {counted(facts['pairs'], 'pair')} in {counted(facts['groups'], 'group')}, "
         f"{counted(facts['ratings'], 'rating')} by {counted(facts['raters'], 'rater')}, "
@@ -172,9 +141,9 @@ def _dataset_lines(facts: dict[str, Any]) -> Iterator[str]:
     )
     if facts["description"]:
         yield facts["description"]
-        if "skipped" in facts and "Columns not imported" in facts["description"]:  # combine has no --column
+        if "Columns not imported" in facts["description"]:
             yield "To import one, with --overwrite: --column OURS=THEIRS, as in --column response_speaker=speaker"
-    if facts.get("skipped"):
+    if facts["skipped"]:
         yield f"What was skipped, and why: {facts['skipped']}"
     yield f"Content hash: {facts['content_hash']}"
 

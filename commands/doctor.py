@@ -22,7 +22,7 @@ from ..data_modules.errors import counted
 from ..data_modules.parallel import available_cores
 from . import DONE, FAILED_CHECKS, tell
 
-_PACKAGES = ("torch", "transformers", "peft", "lightning", "datasets", "numpy", "scipy", "pandas")
+_PACKAGES = ("torch", "torchaudio", "transformers", "peft", "lightning", "datasets", "numpy", "scipy", "pandas")
 _SECRETS = (
     "HF_TOKEN", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "EMPATHY_JUDGE_API_KEY", "WANDB_API_KEY",
     "EMPATHY_JUDGE_TOKEN",
@@ -102,8 +102,11 @@ def _gpus() -> Iterator[Finding]:
 def _packages() -> Iterator[Finding]:
     for name in ("empathy-judge", *_PACKAGES):
         version = _version(name)
-        missing = f"not installed; pip install {name}"
-        yield Finding("packages", name, "ok" if version else "broken", version or missing)
+        detail = version or f"not installed; pip install {name}"
+        why = _import_error(name) if version and name == "torchaudio" else ""
+        if why:
+            detail = f"{version} cannot be imported beside torch {_version('torch')}: {why}"
+        yield Finding("packages", name, "ok" if version and not why else "broken", detail)
     try:
         import soundfile
 

@@ -7,7 +7,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -225,31 +225,21 @@ def explain(options: argparse.Namespace) -> int:
     """Which seconds of a context and a response cost the score.
 
     Windows of one clip are edited, and the pair is scored again (occlusion): by the noise floor near them, by speech of
-    one pitch and loudness, and by neutral delivery, which a vocoder makes. Gradients, counted from both clips with
-    flattened pitch and loudness, are cheaper for long clips and give no reasons. A stretch is named if it moves the
-    score by more than chance does (permutations of the windows) and by 5 % of the scale, or 15 % if for the better.
+    one pitch and loudness, and by neutral delivery, which a vocoder makes. A stretch is named if it moves the score by
+    more than chance does (permutations of the windows) and by 5 % of the scale, or 15 % if for the better.
     """
-    files = [Path(path) for path in (options.png, options.page) if path]
-    if len({path.resolve() for path in files}) < len(files):
-        raise UserError(f"--png and --page {options.page}; expected two files")
-    with ExitStack() as until_written:
-        for path in files:
-            until_written.enter_context(writing("explain", path.parent, path.name))
+    page = Path(options.page) if options.page else None
+    with writing("explain", page.parent, page.name) if page else nullcontext():
         scorer = open_scorer(options)
         from ..eval.explain import explain as explained
 
         context = _context(options)
         clips = context, options.response
-        explanation = explained(
-            scorer, *clips, situation=options.situation, window=options.window, method=options.method, seed=options.seed
-        )
-        if options.png or options.page:
-            from ..eval.pages.explanation import write_page, write_picture
+        explanation = explained(scorer, *clips, situation=options.situation, window=options.window, seed=options.seed)
+        if page:
+            from ..eval.pages.explanation import write_page
 
-            if options.png:
-                write_picture(explanation, *clips, Path(options.png))
-            if options.page:
-                write_page(explanation, *clips, options.judge, Path(options.page))
+            write_page(explanation, *clips, options.judge, page)
     if options.json:
         print(json.dumps(asdict(explanation), allow_nan=False))
         return DONE

@@ -104,24 +104,6 @@ def challenge(options: argparse.Namespace) -> int:
     return tell(options, report, challenge_views)
 
 
-def layers(options: argparse.Namespace) -> int:
-    """Say how many layers of a backbone a judge has to read.
-
-    One pass of the frozen backbone over the rated pairs; a ridge on the states of each layer predicts groups left out.
-    Layers of the language model and of the audio encoder; * = told apart from the best layer of its part.
-    """
-    with writing("layers", options.out):
-        from ..data_modules.schema import PairDataset
-        from ..eval.layers import layer_views, measure_layers, save_layers
-
-        dataset = PairDataset.load(options.data)
-        settings = chosen(options, "device", "resamples", "seed")
-        report = measure_layers(options.judge, dataset, options.split or ("train", "validation"), **settings)
-        if options.out is not None:
-            save_layers(report, options.out)
-    return tell(options, report, layer_views)
-
-
 def stress(options: argparse.Namespace) -> int:
     """Look for what raises a judge's score and should not, as a policy that is trained on it would.
 
@@ -152,9 +134,7 @@ def agreement(options: argparse.Namespace) -> int:
     The table has one row per score: item, annotator, dimension, score, and where there are, dataset, group (items that
     are not independent: intervals draw whole groups) and system. Empty scores are missing ones.
     """
-    report = _measure_table(
-        options, options.cluster, pairs=options.pairs, rasch=options.rasch, kappa_weights=options.kappa_weights
-    )
+    report = _measure_table(options, options.cluster, pairs=options.pairs, kappa_weights=options.kappa_weights)
     from ..eval.views import agreement_views
 
     return tell(options, report, agreement_views)
@@ -189,30 +169,6 @@ def plan(options: argparse.Namespace) -> int:
             save_plan(report, options.out)
             where.append(f"picture: {options.out / 'plan.png'}")
     return tell(options, report, lambda report: [*plan_views(report), *where])
-
-
-def suggest(options: argparse.Namespace) -> int:
-    """Say which pairs to rate next.
-
-    A rating is worth what it takes from the expected error of judge and ratings together: it follows from how far the
-    judge is off, how much raters differ, and how many ratings a pair has. Some pairs need two ratings or more, and the
-    judge should not have been trained on them.
-    """
-    if options.dry_run:
-        _open([options.judge], options)
-        return DONE
-    with writing("suggest", options.out):
-        opened = _open([options.judge], options)
-        import pandas as pd
-
-        from ..eval.results import write_results
-        from ..eval.suggest import suggest as suggested
-        from ..eval.suggest import suggestion_views
-
-        report = suggested(opened.judges[0], opened.dataset, **chosen(options, "split", "ratings", "seed"))
-        if options.out is not None:
-            write_results("suggest", options.out, {"suggestions.csv": pd.DataFrame(report["rows"])})
-    return tell(options, report, suggestion_views)
 
 
 def _learning_curve(options: argparse.Namespace) -> Any:

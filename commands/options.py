@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.version import __version__
 from .shared_options import (
     Functions,
     OneLineParser,
@@ -38,9 +39,8 @@ New = Callable[..., argparse.ArgumentParser]
 """Adds a command by its name and example, see `add_command`."""
 _ANY_JUDGE = (
     "judge folder, run folder, openai:MODEL, gemini:MODEL (with settings, as in openai:gpt-audio-1.5,samples=5), "
-    "local:BACKBONE (nano, folder or hub id, prompted on this machine), scores:FILE, human:RATER (one rater against "
-    "the others), probe:JUDGE_OR_BACKBONE (a regression on what the frozen backbone hears), or a baseline: acoustic, "
-    "acoustic:egemaps, text, quality, random, constant"
+    "scores:FILE, human:RATER (one rater against the others), probe:JUDGE_OR_BACKBONE (a regression on what the frozen "
+    "backbone hears), or a baseline: acoustic, acoustic:egemaps, text, quality, random, constant"
 )
 _JUDGE = "judge folder or run folder"
 _SITUATION = "text about the situation, as raters were given it"
@@ -52,6 +52,7 @@ def build_parser(run: Functions) -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="empathy-judge", description="Judge how a spoken response sounds for its context, and prove it."
     )
+    parser.add_argument("--version", action="version", version=f"empathy-judge {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     new = partial(add_command, commands, run)
     _add_data_commands(commands, new)
@@ -94,15 +95,11 @@ def source_parser(name: str, importer: Importer) -> argparse.ArgumentParser:
     add(parser, "--licence", "its terms of use")
     skipped = "share of the pairs that may be unusable; they are listed in skipped.csv"
     add(parser, "--max-skipped", skipped, any_number, 0.01, metavar="SHARE")
-    _add_storing_options(parser)
-    return parser
-
-
-def _add_storing_options(parser: argparse.ArgumentParser) -> None:
     add(parser, "--embed-audio", "keep audio inside Parquet files", bool)
     several = "embed more pairs than these in several files, so many in each"
     add(parser, "--shard-rows", several, any_whole, 10_000, metavar="PAIRS")
     add(parser, "--overwrite", "replace the dataset at --out", bool)
+    return parser
 
 
 def _add_data_commands(commands: Any, new: New) -> None:
@@ -114,16 +111,6 @@ def _add_data_commands(commands: Any, new: New) -> None:
 
     # `import` is dispatched before this parser; here it only shows in the list
     commands.add_parser("import", help="Turn a source into a pair dataset (see import --help).")
-
-    one = new("combine", "lab crowd --rename crowd:warmth=empathy --out both", raw=True)
-    add(one, "datasets", "folders of pair datasets, or their addresses", many="DATASET")
-    add(one, "--out", "folder of the dataset to make", output_folder, required=True)
-    add(one, "--names", "of the datasets, in order (default: as they say)", many="NAME")
-    renamed = "dimension OLD of dataset NAME is called NEW"
-    add(one, "--rename", renamed, default=[], many="NAME:OLD=NEW", action="extend")
-    shared = "columns that mean the same everywhere: group_id, context_speaker, response_speaker, system_id, rater_id"
-    add(one, "--shared", shared, default=[], many="COLUMN")
-    _add_storing_options(one)
 
     one = new("inspect", "data --page inspection")
     add(one, "data", "folder of a pair dataset, or its address (hf://datasets/..., s3://...)")
@@ -152,11 +139,6 @@ def _add_training_commands(new: New) -> None:
     add(one, "show", "print one recipe as YAML, with help; needs NAME", ["show"], nargs="?")
     add(one, "name", "of the recipe, or a YAML file of yours", nargs="?", metavar="NAME")
 
-    one = new("sweep", "--config sweep_nano --out sweeps/nano", raw=True)
-    searched = "what is searched, see above; a file, or sweep_nano"
-    add(one, "--config", searched, required=True, metavar="SWEEP.yaml")
-    add(one, "--out", "folder of the sweep", output_folder, "sweep", metavar="DIR")
-
 
 def _add_measuring_commands(new: New) -> None:
     printed = "print JSON (documented in eval/results.py)"
@@ -184,15 +166,6 @@ def _add_measuring_commands(new: New) -> None:
     add_loading_options(one)
     _add_asking_options(one)
 
-    one = new("layers", "nano --data data --out layers")
-    add(one, "judge", "judge folder, run folder, or a backbone", metavar="JUDGE_OR_BACKBONE")
-    add_data_option(one)
-    whose = "whose pairs; may be repeated (default: train, validation)"
-    add(one, "--split", whose, action="append", metavar="NAME")
-    add(one, "--out", "folder for layers.csv, layers.json and layers.png", output_folder, metavar="DIR")
-    _add_draws(one)
-    add(one, "--device", "cpu, cuda, ... (default: a GPU if there is one)")
-
     one = new("stress", "demo/judge --data demo/data")
     add(one, "judge", _JUDGE)
     add_data_option(one, "test")
@@ -210,15 +183,6 @@ def _add_measuring_commands(new: New) -> None:
     one = new("plan", "pilot.csv --judges gpt --difference 0.05 --price 0.2")
     _add_plan_options(one)
 
-    one = new("suggest", "judge --data data --ratings 200 --out next")
-    add(one, "judge", _ANY_JUDGE)
-    add_data_option(one, "all")
-    add(one, "--ratings", "how many there will be", whole_number, 100)
-    add(one, "--out", "folder for suggestions.csv: all pairs, the best first", output_folder, metavar="DIR")
-    add(one, "--seed", "of the comparison with pairs at random", random_seed, 0)
-    add_loading_options(one)
-    _add_asking_options(one)
-
 
 def _add_agreement_options(one: argparse.ArgumentParser) -> None:
     add(one, "table", "CSV, TSV, JSONL or Parquet")
@@ -226,8 +190,6 @@ def _add_agreement_options(one: argparse.ArgumentParser) -> None:
     add(one, "--judges", judges, default=[], many="NAME")
     _add_table_options(one)
     add(one, "--pairs", "also compare every two annotators", bool)
-    rasch = "also severity and fit of each person by a many-facet Rasch model; every score is a step of the scale"
-    add(one, "--rasch", rasch, bool)
     distances = "weighted kappa's distances: between scores, or ranks of the categories that occur (scikit-learn's)"
     add(one, "--kappa-weights", distances, ["scores", "ranks"], "scores")
     add(one, "--cluster", "column whose values intervals and tests keep whole", ["group", "system"], "group")
@@ -298,7 +260,7 @@ def _add_draws(one: argparse.ArgumentParser) -> None:
 
 
 def _add_asking_options(one: argparse.ArgumentParser) -> None:
-    asking = one.add_argument_group("prompted LLM judges (openai:..., gemini:..., local:...)")
+    asking = one.add_argument_group("prompted LLM judges (openai:..., gemini:...)")
     add(asking, "--budget", "spend at most this much on each of them", dollars, metavar="DOLLARS")
     kept = "SQLite file in which answers are kept, so that nothing is asked twice (default: in the user's cache)"
     add(asking, "--answers", kept, metavar="FILE")
@@ -326,8 +288,6 @@ def _add_scoring_commands(new: New) -> None:
     add(one, "response", "response clip")
     add(one, "--situation", _SITUATION)
     add(one, "--window", "of a stretch, 0.25 to 1", any_number, 0.4, metavar="SECONDS")
-    add(one, "--method", "see above", ["occlusion", "gradient"], "occlusion")
-    add(one, "--png", "write a picture of waveforms and curves", metavar="FILE")
     add(one, "--page", "write a page (HTML) with players that jump to a stretch", metavar="FILE")
     add(one, "--seed", "of noise and permutations", random_seed, 0)
     add_loading_options(one, cache=False)
@@ -376,7 +336,7 @@ def _add_serving_options(one: argparse.ArgumentParser) -> None:
         ("--max-queue", whole_number, 128, "PAIRS", "that wait; beyond, requests are refused with 429"),
         ("--max-wait", seconds, 0.005, "SECONDS", "that the judge waits for others to score together"),
         ("--max-bytes", whole_number, 32 * 2**20, "BYTES", "of a request; more is cut with 413"),
-        ("--concurrency", whole_number, 64, "REQUESTS", "that are received and decoded at once; beyond, 429"),
+        ("--concurrency", whole_number, 256, "REQUESTS", "that are received and decoded at once; beyond, 429"),
         ("--decoders", whole_number, 2, "PROCESSES", "that decode"),
         ("--decode-seconds", seconds, 10.0, "SECONDS", "to decode a clip; beyond, it is refused"),
         ("--body-seconds", seconds, 60.0, "SECONDS", "to receive a request; beyond, 408"),
@@ -412,7 +372,6 @@ def _add_making_commands(new: New) -> None:
     one = new("ensemble", "runs/seed0 runs/seed1 runs/seed2 --out judge", raw=True)
     add(one, "judges", "judge folders, run folders or checkpoints", many="JUDGE")
     add(one, "--out", "judge folder to make", output_folder, required=True)
-    add(one, "--average", "one judge with the mean of the weights, see above", bool)
     add(one, "--backbone", "where the backbone lies now, if not where the first judge found it")
 
 
@@ -421,8 +380,7 @@ def _add_export_options(one: argparse.ArgumentParser) -> None:
     add(one, "--out", "judge folder to make", output_folder, required=True)
     add(one, "--report", "agreement.json of this judge, for the model card")
     add(one, "--backbone", "where the backbone lies now, if not where the run found it")
-    forms = ["small", "merged", "huggingface"]
-    add(one, "--form", "without the backbone, or with it; see above", forms, "small")
+    add(one, "--form", "without the backbone, or with it; see above", ["small", "merged"], "small")
     add(one, "--quantization", "of the language model, as it is stored", ["none", "int8", "int4"], "none")
     compared = "pair dataset on which scores before and after are compared (default: 16 pairs of synthetic signals)"
     add(one, "--check-data", compared, metavar="DIR")

@@ -93,40 +93,6 @@ def recipes(options: argparse.Namespace) -> int:
     return tell(options, [dataclasses.asdict(recipe) for recipe in shipped], lambda _: [table])
 
 
-def sweep(options: argparse.Namespace) -> int:
-    """Search the settings of a recipe that do best on the validation split.
-
-    Every trial trains the recipe with other values, once for each seed; what counts is what the best checkpoints reach
-    on the validation split, averaged over seeds (of the dimensions' Spearman, as in training). Optuna's TPE sampler
-    chooses values. DIR gets sweep.csv, best.yaml (a recipe: train --config RECIPE --config DIR/best.yaml) and a run
-    folder for each trial and seed. The same command goes on with a sweep that was killed, and with a larger number of
-    trials adds to it; started several times at once, say on several GPUs, each process takes trials of its own.
-
-    The best of many trials looks better than it is: measure it on a split that chose nothing.
-
-    The file says:
-      train: [nano]                         # recipes by name, or files
-      overrides: {data.path: data}          # what holds in every trial
-      search:
-        optimizer.learning_rate: {low: 1e-4, high: 1e-2, log: true}
-        judge.lora.rank: {low: 8, high: 64, step: 8}
-        judge.head: {choices: [regression, histogram]}
-      trials: 20
-      seeds: [0, 1, 2]
-      sampler_seed: 0
-    """
-    check_ranks()
-    from ..train.settings import find_recipe
-    from ..train.sweep import BEST_FILE, best_of, results_table, run_sweep
-
-    settings, results = run_sweep(find_recipe(options.config), options.out)
-    best = best_of(results)
-    facts = {"trials": [result.to_dict() for result in results], "best": None if best is None else best.number}
-    where = [] if best is None else [f"best: trial {best.number}, {options.out / BEST_FILE}"]
-    tell(options, facts, lambda _: [results_table(settings, results), *where])
-    return FAILED_CHECKS if best is None else DONE
-
-
 def calibrate(options: argparse.Namespace) -> int:
     """Fit standard errors and intervals to rated pairs that the judge was not trained on.
 
@@ -162,8 +128,7 @@ def export(options: argparse.Namespace) -> int:
     """Write the judge folder of a run, or another form of a judge folder.
 
     small: adapter, head and processor; the backbone is found where the run found it. merged: the adapter becomes part
-    of the weights of the backbone, which come along: nothing else is needed, and the folder may be moved. huggingface:
-    another name for merged.
+    of the weights of the backbone, which come along: nothing else is needed, and the folder may be moved.
 
     --quantization stores the linear layers of the language model in 8 bits (one scale for each row; torchao) or in 4
     (NF4; bitsandbytes). Activations keep their precision. 4 bits are meant for GPUs with little memory: CPUs read them
@@ -180,7 +145,7 @@ def export(options: argparse.Namespace) -> int:
     source, out = Path(options.checkpoint), options.out
     of_weights = [] if options.quantization == "none" else ["quantization"]
     if options.form == "small" and (unused := first_given(options, *of_weights, "check_data", "accept_loss")):
-        raise UserError(f"export: {unused} with --form small, which has no backbone; expected merged, huggingface")
+        raise UserError(f"export: {unused} with --form small, which has no backbone; expected merged")
     if options.private and options.push_to_hub is None:
         raise UserError("export: --private; expected with --push-to-hub OWNER/NAME")
     if options.push_to_hub is not None:
@@ -222,7 +187,7 @@ def _export_whole(
         compared = rated_set(loaded, PairDataset.load(options.check_data), options.check_split)
     form, how = WEIGHT_FORMS[options.quantization], chosen(options, "device", "accept_loss")
     try:
-        check, written = write_whole(loaded, options.out, options.form, form, compared, report=report, **how), True
+        check, written = write_whole(loaded, options.out, form, compared, report=report, **how), True
     except LossTooLarge as lost:
         check, written = lost.check, False
     if not options.json:
@@ -243,10 +208,6 @@ def ensemble(options: argparse.Namespace) -> int:
     the members' scores; how far these lie apart goes into the standard error once the ensemble is calibrated. The
     backbone is loaded once, and clips are encoded once unless the audio tower was trained; the rest of the work is done
     for each member.
-
-    --average writes a single judge with the mean of the trained weights instead, as fast as one (model soup). That
-    means something only where all were trained from the same initial adapters: checkpoints of one run, or runs with the
-    same --seed and other settings of the optimisation. Adapters of other seeds have no mean that makes sense.
     """
     from ..models.hub import check_judge, require_judge
 
@@ -255,19 +216,9 @@ def ensemble(options: argparse.Namespace) -> int:
         check_judge(path)
         require_judge(path, options.backbone)
     with making(out):
-        from ..models.ensemble import ALIKE, write_average, write_ensemble
+        from ..models.ensemble import write_ensemble
 
-        if options.average:
-            likeness = write_average(paths, out, options.backbone)
-            if likeness is not None and likeness < ALIKE:
-                print(
-                    f"warning: the adapters hardly began alike (cosine {likeness:.2f}); a mean of weights means "
-                    "something only where all were trained from the same initial adapters, an ensemble has no such "
-                    "condition",
-                    file=sys.stderr,
-                )
-        else:
-            write_ensemble(paths, out, options.backbone)
+        write_ensemble(paths, out, options.backbone)
     return tell(options, {"judge": str(out)}, lambda result: [f"judge: {result['judge']}"])
 
 

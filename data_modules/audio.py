@@ -1,7 +1,7 @@
 """Audio from a file, from encoded bytes or from samples, to mono float32 at a wanted rate.
 
-soundfile decodes. torchaudio is not used: its loader needs FFmpeg (https://github.com/pytorch/audio/issues/4121), and
-its last release, 2.11, cannot be imported beside a later torch.
+soundfile decodes and torchaudio resamples: torchaudio's own loader needs FFmpeg by way of TorchCodec
+(https://github.com/pytorch/audio/issues/4121).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LENGTH_NOTE = re.compile(r"^ *(?:data|Data Size|SSND|Riff size|riff) *: (\d+) \
 _OPUS_END = re.compile(r"^ *Last Granule pos *: (\d+)", re.MULTILINE)
 # What stands behind an ID3 tag: it may be in front of any file.
 _NOT_MP3 = (b"OggS", b"fLaC", b"RIFF", b"RF64", b"FORM", b".snd", b"caff")
-# For two rates without a large common divisor the kernel takes gigabytes; SciPy takes over here.
+# For two rates without a large common divisor the kernel of torchaudio takes gigabytes; SciPy takes over here.
 _MAX_KERNEL_VALUES = 1 << 24
 
 
@@ -416,7 +416,6 @@ def resample(samples: np.ndarray, source_rate: int, rate: int) -> np.ndarray:
     """Mono samples `(samples,)` at another rate (Hz), by interpolation with a windowed sinc (Smith and Gossett, 1984).
 
     The sinc has 6 zero crossings on each side under a Hann window, and its edge at 0.99 of the lower Nyquist frequency.
-    Values are those of `torchaudio.functional.resample`, to the last bit.
     """
     if source_rate == rate:
         return samples
@@ -427,17 +426,7 @@ def resample(samples: np.ndarray, source_rate: int, rate: int) -> np.ndarray:
 
         return np.ascontiguousarray(resample_poly(samples, up, down), dtype=np.float32)
     import torch
+    from torchaudio import functional
 
-    crossings, edge = 6, 0.99 * min(up, down)
-    reach = math.ceil(crossings * down / edge)
     with torch.inference_mode():
-        inputs = torch.arange(-reach, reach + down, dtype=torch.float32) / down
-        outputs = torch.arange(up, dtype=torch.float32)[:, None] / up  # of one period
-        distance = ((inputs - outputs) * edge).clamp(-crossings, crossings)
-        window = torch.cos(distance * math.pi / crossings / 2) ** 2
-        angle = distance * math.pi
-        kernel = torch.where(angle == 0, 1.0, angle.sin() / angle) * (window * (edge / down))
-        padded = torch.nn.functional.pad(torch.tensor(samples), (reach, reach + down))
-        periods = torch.nn.functional.conv1d(padded[None, None], kernel[:, None], stride=down)
-        length = math.ceil(np.float32(up * len(samples) / down))  # rounded as torchaudio rounds it
-        return periods[0].T.flatten()[:length].numpy()
+        return functional.resample(torch.tensor(samples), source_rate, rate).numpy()

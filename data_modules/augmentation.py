@@ -1,10 +1,10 @@
-"""Augmentation as by another recording of the same speech: noise, a room, a codec, a level, a shift in time.
+"""Augmentation as by another recording of the same speech: noise, a codec, a level.
 
 The rating stays, because only the recording chain changes, which raters are told to ignore. Other changes are not here:
 pitch, speaking rate and emotion are what people rate, so changing them is a probe of a judge (`eval/probes/`), not an
 augmentation. Loudness lies between the two: keep `gain_db` within what a microphone's distance does.
 
-Each clip of a pair gets draws of its own: context and response come from two devices in two rooms.
+Each clip of a pair gets draws of its own: context and response come from two devices.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import soundfile
 import torch
+from torchaudio import functional
 
 from .audio import AudioSource, Clip, load_clip
 from .encodings import MP3_RATES
@@ -56,13 +57,14 @@ def augment_clip(clip: Clip, settings: Augmentation, rng: np.random.Generator) -
     not depend on what they decide.
     """
     steps: list[tuple[float, Callable[[torch.Tensor, np.random.Generator], torch.Tensor]]] = [
-        (settings.room_probability, lambda x, draws: _room(x, clip.rate, settings, draws)),
         (settings.noise_probability, lambda x, draws: _noise(x, clip.rate, settings, draws)),
         (settings.codec_probability, lambda x, draws: _codec(x, clip.rate, settings, draws)),
         (settings.gain_probability, lambda x, draws: x * 10 ** (_draw(settings.gain_db, draws) / 20)),
-        (settings.shift_probability, lambda x, draws: _shift(x, clip.rate, settings, draws)),
     ]
     samples = torch.from_numpy(clip.samples.copy())
+    # two draws that decide nothing: the steps get those that listening checks with published results have got
+    rng.random()
+    rng.integers(2**63)
     for probability, change in steps:
         decision, draws = rng.random(), np.random.default_rng(rng.integers(2**63))
         if decision < probability and samples.any():
@@ -75,39 +77,6 @@ def _draw(bounds: Sequence[float], rng: np.random.Generator) -> float:
     return float(rng.uniform(low, high))
 
 
-def impulse_response(rt60: float, direct_db: float, rate: int, rng: np.random.Generator) -> torch.Tensor:
-    """Noise under exp(-6.91 t / rt60), the decay of a diffuse field (60 dB in `rt60`), after a direct sound of 1.
-
-    Args:
-        rt60: Reverberation time (s).
-        direct_db: Energy of the direct sound over that of the rest (dB).
-        rate: Samples per second (Hz).
-        rng: Random numbers of the noise.
-
-    Returns:
-        Shape (1.2 * rt60 * rate,), float32.
-    """
-    length = max(2, round(1.2 * rt60 * rate))
-    tail = rng.standard_normal(length) * np.exp(-3 * np.log(10) * np.arange(length) / (rt60 * rate))
-    tail[0] = 0.0
-    tail *= 10 ** (-direct_db / 20) / np.sqrt((tail**2).sum())
-    tail[0] = 1.0
-    return torch.from_numpy(tail.astype(np.float32))
-
-
-def convolved(samples: torch.Tensor, response: torch.Tensor) -> torch.Tensor:
-    """The whole convolution of two signals, `(len(samples) + len(response) - 1,)`."""
-    size = len(samples) + len(response) - 1
-    return torch.fft.irfft(torch.fft.rfft(samples, size) * torch.fft.rfft(response, size), size)
-
-
-def _room(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:
-    """The clip in a room, at its own level: what follows its end is cut off."""
-    response = impulse_response(_draw(settings.room_rt60, rng), _draw(settings.room_direct_db, rng), rate, rng)
-    wet = convolved(samples, response)[: len(samples)]
-    return wet * (samples.square().mean() / wet.square().mean().clamp_min(1e-20)).sqrt()
-
-
 def coloured_noise(length: int, slope: float, rate: int, rng: np.random.Generator) -> torch.Tensor:
     """Gaussian noise whose power falls with frequency to the power of `slope` (0 = white, 1 = pink), from 50 Hz."""
     spectrum = np.fft.rfft(rng.standard_normal(length))
@@ -117,16 +86,7 @@ def coloured_noise(length: int, slope: float, rate: int, rng: np.random.Generato
 
 def _noise(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:
     noise = coloured_noise(len(samples), rng.uniform(), rate, rng)
-    energy, of_noise = ((torch.linalg.vector_norm(each) ** 2).log10() for each in (samples, noise))
-    return samples + 10 ** ((10 * (energy - of_noise) - _draw(settings.noise_snr, rng)) / 20) * noise
-
-
-def _mu_law(samples: torch.Tensor) -> torch.Tensor:
-    """Samples within -1 and 1 through the 256 levels of telephony (G.711, mu-law) and back."""
-    mu = torch.tensor(255.0)
-    companded = samples.sign() * (mu * samples.abs()).log1p() / mu.log1p()
-    companded = ((companded + 1) / 2 * mu + 0.5).floor() / mu * 2 - 1
-    return companded.sign() * ((companded.abs() * mu.log1p()).exp() - 1) / mu
+    return functional.add_noise(samples, noise, torch.tensor(_draw(settings.noise_snr, rng)))
 
 
 def _codec(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:
@@ -136,7 +96,7 @@ def _codec(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.ran
     if codec == "mp3" and rate not in MP3_RATES:  # MP3 has not every rate, Ogg Vorbis has more of them
         codec = "ogg"
     if codec == "mu_law" or (codec == "ogg" and rate > _MOST_VORBIS):
-        return _mu_law(scaled) * peak
+        return functional.mu_law_decoding(functional.mu_law_encoding(scaled, 256), 256) * peak
     buffer = io.BytesIO()
     file_format = ("MP3", "MPEG_LAYER_III") if codec == "mp3" else ("OGG", "VORBIS")
     compression = min(_draw(settings.codec_compression, rng), _MOST_MP3 if codec == "mp3" else 1.0)
@@ -149,10 +109,3 @@ def _codec(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.ran
     result = torch.zeros_like(samples)
     result[: len(decoded)] = torch.from_numpy(decoded[: len(samples)])
     return result * peak
-
-
-def _shift(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:
-    offset = round(_draw(settings.shift_seconds, rng) * rate)
-    offset = max(-len(samples), min(offset, len(samples)))
-    silence = samples.new_zeros(abs(offset))
-    return torch.cat([silence, samples[: len(samples) - offset]] if offset >= 0 else [samples[-offset:], silence])

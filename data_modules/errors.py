@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import importlib.metadata
 import os
 import re
 import sys
@@ -177,11 +178,10 @@ def as_user_error(error: BaseException) -> UserError | None:
             f"{said}; expected fewer pairs at once: --batch-size; in training --data.batch_tokens, --data.batch_size "
             "or --gradient_checkpointing true"
         )
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if any(frame.f_globals.get("__name__") == "torchaudio" and frame.f_code.co_name == "<module>" for frame in frames):
+    if (unlike := _of_torchaudio(error)) is not None:
         return UserError(
-            f"torchaudio cannot be imported ({error}), and transformers imports it where it is installed; "
-            "pip uninstall torchaudio, unless the backbone is Granite Speech: pip install 'empathy-judge[granite]'"
+            f"torchaudio {_version('torchaudio')} cannot be imported beside torch {_version('torch')} ({unlike}); "
+            "expected the newest of both, built for the same CUDA: pip install --upgrade torch torchaudio"
         )
     os_error = system_error(error)
     if os_error is None:
@@ -189,6 +189,24 @@ def as_user_error(error: BaseException) -> UserError | None:
     reason = os_error.strerror or str(os_error) or type(os_error).__name__
     where = "" if os_error.filename is None else f"{os_error.filename}: "
     return UserError(f"{where}{reason}; {_ADVICE.get(os_error.errno or 0, 'check paths, disk and network')}")
+
+
+def _of_torchaudio(error: BaseException) -> BaseException | None:
+    """What was raised while torchaudio was imported, by itself or behind what a library made of it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        for frame, _ in traceback.walk_tb(cause.__traceback__):
+            if frame.f_globals.get("__name__") == "torchaudio" and frame.f_code.co_name == "<module>":
+                return cause
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "of no known version"
 
 
 def raised_in(error: BaseException, package: str) -> bool:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from .errors import DataError, os_reason, place, shown
 from .folders import DataPath, RemotePath, replace_file
+from .steps import as_written
 
 PARQUET_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 """What pyarrow raises on damaged files; the last where the name of a column is no text."""
@@ -166,8 +167,20 @@ def python_rows(part: pa.Table) -> list[dict[str, Any]]:
 
 
 def python_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
-    """The values of a column, as `python_rows` has them."""
+    """The values of a column, as `python_rows` has them; a number of float32 or float16 is the one that was written.
+
+    Lists stay as they are: samples of audio are float32, and are read as that again.
+    """
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    if pa.types.is_float32(column.type) or pa.types.is_float16(column.type):
+        # 1.1, which Python would make 1.100000023841858
+        numbers = [as_written(chunk.fill_null(np.nan).to_numpy(zero_copy_only=False)).tolist() for chunk in chunks]
+        valid = [chunk.is_valid().to_pylist() for chunk in chunks]
+        return [
+            number if is_given else None
+            for part, given in zip(numbers, valid, strict=True)
+            for number, is_given in zip(part, given, strict=True)
+        ]
     return [value for chunk in chunks for value in _values(chunk)]
 
 

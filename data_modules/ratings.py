@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -117,42 +116,6 @@ def label(dimension: Dimension, score: float) -> str:
     share = (score - dimension.minimum) / (dimension.maximum - dimension.minimum)
     share = share if dimension.higher_is_better else 1 - share
     return LABELS[int(np.clip(np.floor(share * (len(LABELS) - 1) + 0.5), 0, len(LABELS) - 1))]
-
-
-def onto_first_scale(
-    dimensions: Sequence[Dimension], scores: Sequence[np.ndarray]
-) -> tuple[Dimension, list[np.ndarray]]:
-    """Maps scores affinely onto the first scale: low end to low end, high end to high end.
-
-    If high is better on one scale and low on the other, the ends are exchanged, so that what is good stays good. This
-    makes numbers comparable, not raters: people use 1 to 7 in another way than 1 to 5.
-
-    Args:
-        dimensions: The same quality as each part rated it.
-        scores: Of each part, inside its scale, rating points `(ratings,)`.
-
-    Returns:
-        The first scale, without its step where a score of any part falls between its steps; and the scores on it,
-        float64. Every score is first put onto its own scale, at the end onto the steps of the first one if it keeps
-        them (`Dimension.rated`), so that equal scores of all parts are equal numbers.
-    """
-    scale = dimensions[0]
-
-    def onto(own: Dimension, values: np.ndarray) -> np.ndarray:
-        values = own.rated(values)
-        if same_range(own, scale):
-            return values
-        share = (values - own.minimum) / (own.maximum - own.minimum)
-        share = share if own.higher_is_better == scale.higher_is_better else 1 - share
-        return np.clip(scale.minimum + (scale.maximum - scale.minimum) * share, scale.minimum, scale.maximum)
-
-    mapped = [onto(dimension, values) for dimension, values in zip(dimensions, scores, strict=True)]
-    if scale.step is None:
-        return scale, mapped
-    on_steps = [scale.rated(values) for values in mapped]
-    if any(np.isnan(values).any() for values in on_steps):
-        return dataclasses.replace(scale, step=None), mapped
-    return scale, on_steps
 
 
 def same_range(one: Dimension, other: Dimension) -> bool:

@@ -38,7 +38,6 @@ from .yaml_files import read_yaml
 
 if TYPE_CHECKING:
     import pandas as pd  # takes 0.2 s: not for the help of the importers
-    from datasets import Dataset
 
 __all__ = [
     "PAIRS_FILE", "PREFERENCES_FILE", "RATINGS_FILE", "SCHEMA_VERSION", "DatasetCard", "Dimension", "Pair",
@@ -79,18 +78,6 @@ class DatasetCard:
         names = [dimension.name for dimension in self.dimensions]
         if not names or len(set(names)) != len(names):
             raise DataError(f"dataset {self.name}: dimensions {shown(names)}; expected at least one, each name once")
-
-    def dimension(self, name: str) -> Dimension:
-        """The dimension called `name`.
-
-        Raises:
-            DataError: If there is none; the message lists those that exist.
-        """
-        for dimension in self.dimensions:
-            if dimension.name == name:
-                return dimension
-        names = ", ".join(dimension.name for dimension in self.dimensions)
-        raise DataError(f"dataset {self.name}: no dimension {shown(name)}; it has {names}")
 
 
 _CARD = TypeAdapter(DatasetCard)
@@ -145,58 +132,6 @@ class PairDataset:
             )
         return cls(root, card, pairs, *checked, fingerprints)
 
-    @classmethod
-    def from_frame(
-        cls,
-        pairs: pd.DataFrame,
-        ratings: pd.DataFrame,
-        *,
-        dimensions: Sequence[str | Dimension],
-        folder: str | Path | None = None,
-        synthetic: bool = False,
-        overwrite: bool = False,
-    ) -> PairDataset:
-        """Makes a dataset of two frames. Every clip is decoded once and stored.
-
-        Args:
-            pairs: One row per pair: ``pair_id``, ``response_audio`` and any other column of `Pair`, with
-                ``context_audio`` for its context and ``tag:NAME`` for a tag; others are left out. Audio is a path, the
-                bytes of an audio file, or ``(samples, rate in Hz)`` with float samples; ``context_audio`` may be a list
-                of ``{"role", "audio"}``. Without ``group_id``, pairs of the same context and situation are one group.
-            ratings: ``pair_id, rater_id, dimension, score`` (rating points), and ``seconds`` where times are known; or
-                one of the other layouts of ``import table``. Every score counts, so that NaN is refused; a missing
-                rating is a missing row.
-            dimensions: The scales, such as ``["vocal_empathy=1:5:1"]``: from 1 to 5 in steps of 1.
-            folder: Of the dataset; None = a temporary one, which is gone when Python ends.
-            synthetic: Whether the ratings were not given by people.
-            overwrite: Replace a pair dataset in `folder`.
-
-        Returns:
-            The dataset as it loads. Without a column ``split`` it has no splits; `splits.split_dataset` makes them.
-
-        Raises:
-            DataError: If a frame breaks the contract or a clip cannot be used, naming row (from 1) and column.
-        """
-        from .importers.frames import from_frames
-
-        return from_frames(pairs, ratings, dimensions, folder, synthetic, overwrite)
-
-    def to_hf(self) -> Dataset:
-        """The pairs as a Hugging Face dataset with Audio columns; all audio is read into memory.
-
-        ``dataset.to_hf().save_to_disk(FOLDER)`` (or ``push_to_hub``, or ``to_parquet``) and
-        ``empathy-judge import hugging-face FOLDER --dimension NAME=LOW:HIGH:STEP --out DATA`` give the same pairs,
-        splits and ratings. The ratings of a pair stand in its row, in the column ``ratings``. Preferences and the
-        files of the folder beside pairs and ratings are left out. As ever in that library, a row that is read is
-        decoded by torchcodec, unless the column is cast to ``Audio(decode=False)``.
-
-        Raises:
-            AudioError: If a clip cannot be read.
-        """
-        from .importers.frames import to_hugging_face
-
-        return to_hugging_face(self)
-
     def subset(self, split: str | Collection[str] | None) -> PairDataset:
         """The pairs of one split or of several, with their ratings and the preferences between them; None = all pairs.
 
@@ -242,13 +177,8 @@ class PairDataset:
 
     def split_hash(self) -> str:
         """SHA-256 over the sorted lines ``pair_id<TAB>split`` (nothing after the tab = not split)."""
-        return hash_of_splits((pair.pair_id, pair.split) for pair in self.pairs)
-
-
-def hash_of_splits(splits: Iterable[tuple[str, str | None]]) -> str:
-    """`PairDataset.split_hash`, from ids and splits."""
-    lines = sorted(f"{pair_id}\t{split or ''}" for pair_id, split in splits)
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        lines = sorted(f"{pair.pair_id}\t{pair.split or ''}" for pair in self.pairs)
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def write_dataset(

@@ -8,7 +8,7 @@ from typing import Literal
 
 from .errors import DataError
 
-TargetName = Literal["mean", "z_scored", "bias_corrected", "rasch", "single"]
+TargetName = Literal["mean", "bias_corrected", "single"]
 Weighting = Literal["equal", "reliability"]
 Codec = Literal["mu_law", "ogg", "mp3"]
 
@@ -21,9 +21,6 @@ class Augmentation:
     the length of the clip.
 
     Attributes:
-        room_probability: Of a room: an impulse response of exponentially decaying noise after the direct sound.
-        room_rt60: Time until the room's sound has fallen by 60 dB (s).
-        room_direct_db: Energy of the direct sound over that of the room's (dB).
         noise_probability: Of noise with a spectrum between white and pink.
         noise_snr: Energy of the clip, pauses included, over that of the noise (dB).
         codec_probability: Of being encoded and decoded.
@@ -31,13 +28,8 @@ class Augmentation:
         codec_compression: Of ogg and mp3, from 0 (best) to 1 (smallest).
         gain_probability: Of another level.
         gain_db: Change of level (dB).
-        shift_probability: Of a shift in time; silence comes in at one end, what leaves at the other is lost.
-        shift_seconds: Shift (s), negative = earlier.
     """
 
-    room_probability: float = 0.0
-    room_rt60: tuple[float, float] = (0.15, 0.6)
-    room_direct_db: tuple[float, float] = (0.0, 10.0)
     noise_probability: float = 0.0
     noise_snr: tuple[float, float] = (10.0, 30.0)
     codec_probability: float = 0.0
@@ -45,14 +37,9 @@ class Augmentation:
     codec_compression: tuple[float, float] = (0.2, 0.9)
     gain_probability: float = 0.0
     gain_db: tuple[float, float] = (-6.0, 6.0)
-    shift_probability: float = 0.0
-    shift_seconds: tuple[float, float] = (-0.04, 0.04)
 
     def __post_init__(self) -> None:
-        limits = {
-            "room_rt60": (0.01, 5.0), "room_direct_db": (-20.0, 60.0), "noise_snr": (-20.0, 100.0),
-            "codec_compression": (0.0, 1.0), "gain_db": (-60.0, 60.0), "shift_seconds": (-0.5, 0.5),
-        }  # fmt: skip
+        limits = {"noise_snr": (-20.0, 100.0), "codec_compression": (0.0, 1.0), "gain_db": (-60.0, 60.0)}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.name.endswith("_probability") and not 0 <= value <= 1:
@@ -91,13 +78,12 @@ class DataSettings:
         train_split: Split or splits to train on, such as fold1, fold2 and fold3.
         validation_split: Split or splits that choose the best checkpoint.
         augmentation: Of training clips, in the processes that decode them; off by default.
-        target: What training pairs should score: mean of the raters, mean of their z-scores (in rating points),
-            mean corrected for their biases, what a many-facet Rasch model says (rasch), or each single rating.
-            Validation and test always use plain means.
+        target: What training pairs should score: mean of the raters, mean corrected for their biases, or each single
+            rating. Validation and test always use plain means.
         weighting: How much a target counts: all the same (equal), or by how much of it is not chance, given how
             many people rated the pair (reliability).
-        batches: What is shuffled: items, or groups, whose items then stand together in a batch: for losses that
-            compare items of a group, and for speed where its responses share a context, which is then read once.
+        batches: What is shuffled: items, or groups, whose items then stand together in a batch: for speed
+            where its responses share a context, which is then read once.
         preference_share: Share of training items that are preferences of people; 1 trains on preferences alone.
         counterfactual_share: Share of training items that are counterfactual: a well rated response must beat the
             response that belongs to another context of the same group.

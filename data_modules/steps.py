@@ -69,6 +69,26 @@ def same_scores(scores: np.ndarray) -> np.ndarray:
     return result[codes]
 
 
+def as_written(values: np.ndarray) -> np.ndarray:
+    """Numbers of float32 or float16 as the decimal numbers that they were made of.
+
+    Each decimal number of few digits (6 in float32, 3 in float16: ``FLT_DIG`` of C) has a float of its own, which
+    becomes that decimal number: 1.1, not 1.100000023841858. All else stays: whole numbers, and 2.03125 in float16.
+
+    Args:
+        values: Shape (n,), float32 or float16; NaN and infinities stay.
+
+    Returns:
+        Shape (n,), float64.
+    """
+    kind = values.dtype.type
+    distinct, codes = np.unique(values.astype(np.float64), return_inverse=True)
+    digits = np.finfo(kind).precision
+    short = np.array([float(f"{value:.{digits}g}") for value in distinct.tolist()], np.float64)
+    is_decimal = (_narrow(short, kind) == distinct) & (np.rint(distinct) != distinct)
+    return np.where(is_decimal, short, distinct)[codes]
+
+
 def _narrow(values: np.ndarray, kind: type[np.floating]) -> np.ndarray:
     with np.errstate(over="ignore", under="ignore"):
         return values.astype(kind).astype(np.float64)

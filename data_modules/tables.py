@@ -24,7 +24,7 @@ from .folders import path_version
 from .json_text import unique_object
 from .numerals import as_float, to_number
 from .parquet import parquet_errors, parquet_tables
-from .ratings import A_NAME, LARGEST, is_name, is_text
+from .ratings import A_NAME, LARGEST, Dimension, is_name, is_text
 from .stored_clips import EmbeddingTable
 
 LONGEST_CELL = 1 << 24
@@ -277,6 +277,18 @@ def _read_parquet(path: Path) -> SourceTable:
 
 _READERS = {".csv": _read_csv, ".tsv": _read_csv, ".json": _read_json, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
 SUFFIXES = tuple(_READERS)
+
+
+@dataclass(frozen=True)
+class TableMapping:
+    """How columns of somebody else's tables become ours."""
+
+    columns: Mapping[str, str]  # our column name -> that in the table of pairs, where they differ
+    # the same for the table of ratings (`pair_id`, `rater_id`, `dimension`, `score`, `seconds`)
+    rating_columns: Mapping[str, str]
+    dimensions: Sequence[Dimension]  # the scales
+    wide: bool | None = None  # whether the ratings are wide; None = see from the header
+    synthetic: bool = False  # whether the ratings were not given by people
 
 
 def full_mapping(

@@ -1,14 +1,9 @@
 """What a judge is trained to predict: one number per pair and dimension out of the ratings of several people.
 
 - ``mean``: the plain mean over raters.
-- ``z_scored``: each rater's scores on the common mean and spread, then averaged. Corrects for raters who are strict and
-  raters who use little of the scale. It assumes that each rater's items are a fair sample: where raters saw items of
-  different quality, part of that difference is lost.
 - ``bias_corrected``: the item's part of the additive rater model (`fit_rater_model`). Corrects for strict and
   lenient raters, also where they saw different items. Biases of raters whom no chain of common items connects cannot be
   compared: each such panel is corrected by itself, so that the mean of its ratings stays, and the notes say so.
-- ``rasch``: what a rater of mean severity would give, by a many-facet Rasch model (`rasch.fit_rasch`): severity counts
-  less at the ends of the scale. Needs a scale with steps; raters without a chain of common items are refused.
 - ``single``: no number per pair: each rater's judgement of a pair is a training item of its own, with the rater.
 
 All are in rating points and inside the scale, so that the judge's head and its scores keep their meaning. On a complete
@@ -21,7 +16,7 @@ ratings spread. These counts are of ratings as they were given, whatever the tar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -30,13 +25,9 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import cg
 
-from .rasch import fit_rasch
 from .ratings import Dimension, RatingTable
 from .schema import PairDataset
 from .settings import TargetName, Weighting
-
-MIN_RATER_RATINGS = 10
-"""Of a rater with fewer ratings, mean and spread are not estimated; `z_scored` leaves such ratings as they are."""
 
 MAX_STEPS = 1001
 """With more scores on a scale there are no histograms: they would fill the memory, and nearly all counts are 0."""
@@ -80,8 +71,8 @@ def training_targets(dataset: PairDataset, target: TargetName, weighting: Weight
     weights = np.isfinite(scores).astype(np.float64)
     notes = []
     for column, (dimension, table) in enumerate(zip(dimensions, tables, strict=True)):
-        if target != "mean" and len(table.scores):  # else all are NaN already
-            scores[:, column], remarks = _corrected(table, target, dimension)
+        if target == "bias_corrected" and len(table.scores):  # else all are NaN already
+            scores[:, column], remarks = _corrected(table, dimension)
             notes += [f"{dimension.name}, {target}: {remark}" for remark in remarks]
         if weighting == "reliability":
             weights[:, column], reason = item_weights(table)
@@ -89,24 +80,16 @@ def training_targets(dataset: PairDataset, target: TargetName, weighting: Weight
     return Targets(np.arange(len(pair_ids)), scores, weights, _histograms(tables, dimensions), notes=tuple(notes))
 
 
-def _corrected(table: RatingTable, target: str, dimension: Dimension) -> tuple[np.ndarray, list[str]]:
-    """Targets of one dimension, kept inside the scale, shape (items,), and remarks."""
+def _corrected(table: RatingTable, dimension: Dimension) -> tuple[np.ndarray, list[str]]:
+    """Bias-corrected targets of one dimension, kept inside the scale, shape (items,), and remarks."""
     remarks = []
-    if target == "z_scored":
-        values, n_left_out = z_scored_means(table)
-        if n_left_out:
-            reason = f"fewer than {MIN_RATER_RATINGS} ratings or a constant score"
-            remarks.append(f"the ratings of {n_left_out} of {len(table.rater_ids)} raters count as they are ({reason})")
-    elif target == "rasch":
-        values = fit_rasch(table, dimension).fair_means
-    else:
-        model = fit_rater_model(table)
-        values = model.items
-        if model.n_components > 1:
-            remarks.append(
-                f"the raters fall into {model.n_components} panels without a common item; biases are corrected within "
-                "each, differences between panels stay"
-            )
+    model = fit_rater_model(table)
+    values = model.items
+    if model.n_components > 1:
+        remarks.append(
+            f"the raters fall into {model.n_components} panels without a common item; biases are corrected within "
+            "each, differences between panels stay"
+        )
     bounded = np.clip(values, dimension.minimum, dimension.maximum)
     if n_clipped := int((np.abs(bounded - values) > 1e-9).sum()):
         share_text = f"{n_clipped} of {np.isfinite(values).sum()} targets"
@@ -147,33 +130,6 @@ def _histograms(tables: Sequence[RatingTable], dimensions: Sequence[Dimension]) 
         steps = np.rint((table.scores - dimension.minimum) / (dimension.step or 1)).astype(np.int64)
         np.add.at(counts[:, column], (table.items, steps), 1)
     return counts
-
-
-def z_scored_means(table: RatingTable) -> tuple[np.ndarray, int]:
-    """Means over raters of scores that were brought to the common mean and spread.
-
-    A score becomes ``mean + spread * (score - rater's mean) / rater's standard deviation``; mean and spread are those
-    of all raters who take part (spread: root mean square), each weighted by their ratings. The ratings of others, with
-    fewer than `MIN_RATER_RATINGS` ratings or the same score throughout, count as they are.
-
-    Returns:
-        Shape (items,), rating points, not clipped, NaN = not rated; and the number of raters who do not take part.
-    """
-    n_raters = len(table.rater_ids)
-    counts = np.bincount(table.raters, minlength=n_raters)
-    means = np.bincount(table.raters, weights=table.scores, minlength=n_raters) / counts
-    deviations = table.scores - means[table.raters]
-    spreads = np.sqrt(np.bincount(table.raters, weights=deviations**2, minlength=n_raters) / counts)
-    takes_part = (counts >= MIN_RATER_RATINGS) & (spreads > 1e-9)
-    if not takes_part.any():
-        return table.means, n_raters
-    weights = counts[takes_part]
-    centre = np.average(means[takes_part], weights=weights)
-    spread = np.sqrt(np.average(spreads[takes_part] ** 2, weights=weights))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        aligned = centre + spread * deviations / spreads[table.raters]
-    aligned = np.where(takes_part[table.raters], aligned, table.scores)
-    return replace(table, scores=aligned).means, int((~takes_part).sum())
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,10 +25,8 @@ FILES = {
     "evaluate": ("agreement.json", "items.csv", "results.csv", "agreement.md", "index.html"),
     "compare": ("comparison.json", "results.csv", "comparison.md", "index.html"),
     "inspect": ("index.html",),
-    "layers": ("layers.csv", "layers.json", "layers.png"),
     "plan": ("plan.csv", "plan.json", "plan.png"),
     "stress": ("results.csv", "stress.json"),
-    "suggest": ("suggestions.csv",),
 }
 """What commands write into a folder."""
 

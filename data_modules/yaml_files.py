@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import yaml
@@ -67,8 +66,8 @@ def _place(mark: yaml.Mark) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}"
 
 
-def read_yaml(path: DataPath, load: Callable[[str], Any] = yaml.safe_load) -> Any:
-    """The content of a YAML file in UTF-8, as `load` makes it of the text. Nothing in it is run.
+def read_yaml(path: DataPath) -> Any:
+    """The content of a YAML file in UTF-8. Nothing in it is run.
 
     Raises:
         DataError: If it cannot be read, a key stands twice in a mapping, or a number is written so that programs read
@@ -77,7 +76,7 @@ def read_yaml(path: DataPath, load: Callable[[str], Any] = yaml.safe_load) -> An
     try:
         with system_errors(path, "read"):
             text = path.read_bytes().decode()
-        check_yaml(text, as_typed=load is not yaml.safe_load)
-        return load(text)
+        check_yaml(text)
+        return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: not readable as YAML ({_yaml_reason(error)})") from None

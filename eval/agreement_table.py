@@ -18,10 +18,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from ..data_modules.errors import DataError, UserError
+from ..data_modules.errors import UserError
 from ..data_modules.parallel import progress
-from ..data_modules.rasch import fit_rasch
-from ..data_modules.ratings import Dimension, RatingTable
 from .compare import ranking_report
 from .frame import Frame, Panel, clusters_by
 from .judge_report import judge_report, with_draws
@@ -39,7 +37,6 @@ def measure_agreement(
     judges: Sequence[str],
     *,
     pairs: bool = False,
-    rasch: bool = False,
     kappa_weights: KappaDistance = "scores",
     cluster: Cluster = "group",
     interval: Interval = "percentile",
@@ -54,7 +51,6 @@ def measure_agreement(
         frame: The table, of the annotators that count.
         judges: Which of them are judges.
         pairs: Compare every two annotators, too.
-        rasch: Fit a many-facet Rasch model to the people's ratings, too.
         kappa_weights: The distances of weighted kappa.
         cluster: The column whose values intervals draw, and permutations exchange, whole.
         interval: The kind of bootstrap intervals.
@@ -101,8 +97,6 @@ def measure_agreement(
             kappa = partial(weighted_kappa, distance=kappa_weights)
             draw = partial(affordable_draws, resamples=resamples, seed=seed, interval=interval)
             report["pairs"] = list(_pairs(panel_rows, names, kappa, draw))
-        if rasch:
-            report["rasch"] = _rasch(panel.table)
         dimensions.append(report)
     content = hashlib.sha256(Path(frame.source).read_bytes()).hexdigest()
     without = {"without": "+".join(left_out)} if left_out else {}
@@ -145,20 +139,6 @@ def _judge(panel: Panel, judge: str, has_systems: bool) -> Report:
         **report,
         "system_level": report["system_level"] if has_systems else None,
     }
-
-
-def _rasch(table: RatingTable) -> Report:
-    """Severity of each rater in logits, and how well the model fits (`data_modules.rasch`); or the `reason` why not."""
-    used, steps = np.unique(table.scores, return_inverse=True)
-    counts = np.bincount(table.raters, minlength=len(table.rater_ids))
-    try:
-        model = fit_rasch(replace(table, scores=steps), Dimension("ratings", 0, max(1, len(used) - 1), 1))
-    except DataError as error:
-        return {"raters": [], "thresholds": [], "reason": str(error).removeprefix("dimension ratings: ")}
-    columns = (table.rater_ids, counts, model.severities, model.severity_errors, model.infit, model.outfit)
-    names = ("rater_id", "n", "severity", "standard_error", "infit", "outfit")
-    rows = pd.DataFrame(dict(zip(names, columns, strict=True))).sort_values("severity", ascending=False)
-    return {"raters": rows.to_dict("records"), "thresholds": model.thresholds.tolist(), "reason": None}
 
 
 def _pairs(

@@ -12,12 +12,12 @@ import pandas as pd
 from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import PairDataset
 from .dimension_report import response_lengths
-from .evaluate import Cluster, MeasurementPlan, clusters_of, measure
+from .evaluate import Cluster, MeasurementPlan, Results, clusters_of, measure
 from .frame import Frame, Panel
 from .judges import Judge
 from .judges.opening import AnyJudge, Loading, open_judges
 from .judges.scores_file import ScoresFile
-from .results import Report, Results, measured_apart, results_frame, summary, summary_html, write_results
+from .results import Report, measured_apart, results_frame, summary, summary_html, write_results
 from .statistics.agreement import as_report, spearman
 from .statistics.bootstrap import Interval, estimate
 from .statistics.significance import compare_all, rank_judges, separation

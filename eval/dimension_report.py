@@ -56,7 +56,7 @@ def dimension_report(
     Args:
         dimension: Name and scale of the dimension.
         judged: The judged items of the dimension.
-        items: Rows of `results.Results.items` of the dimension, for all pairs.
+        items: Rows of `evaluate.Results.items` of the dimension, for all pairs.
         lengths: Lengths of the responses.
         asked: What a prompted judge tells about its answers.
         part: The pairs and ratings that the judge is measured on.
@@ -120,7 +120,7 @@ def check_reports(
 
     Args:
         judged: The dimension's items.
-        items: Their rows of `results.Results.items`; the scores of a check are in the column ``<probe>_score``.
+        items: Their rows of `evaluate.Results.items`; the scores of a check are in the column ``<probe>_score``.
         probes: The checks.
         refused: Probe -> why the check was not possible; None = it was run.
     """
@@ -176,7 +176,7 @@ def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, probes
 
     Args:
         judged: All n judged items.
-        items: Their rows of `results.Results.items`.
+        items: Their rows of `evaluate.Results.items`.
         chosen: Shape (n,), those of the slice.
         probes: The listening checks.
     """

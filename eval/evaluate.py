@@ -13,7 +13,7 @@ from typing import Any, Literal, Unpack, get_args
 import numpy as np
 import pandas as pd
 
-from .. import __version__
+from ..core.version import __version__
 from ..data_modules.audit import COLUMNS, known_columns, read_column, tag_columns
 from ..data_modules.errors import DataError, UserError, counted, shown
 from ..data_modules.schema import Dimension, Pair, PairDataset
@@ -33,7 +33,17 @@ from .listening import VOICE_PROBE, WORDS_PROBE, voice_and_words
 from .probes import DEFAULT_PROBES, Probe, choose
 from .probes.pairs import group_of
 from .prompted_report import Answers, prompting_report
-from .results import SCHEMA_VERSION, Report, Results, signature_on
+from .results import (
+    ITEMS_FILE,
+    REPORT_FILE,
+    SCHEMA_VERSION,
+    Report,
+    results_frame,
+    signature_on,
+    summary,
+    summary_html,
+    write_results,
+)
 from .statistics.agreement import as_report
 from .statistics.bootstrap import Interval, Resamples
 
@@ -57,6 +67,57 @@ _PARTS = [f"{VOICE_PROBE}_score", f"{WORDS_PROBE}_score"]
 _PORTION = 256  # pairs whose changed clips are in memory at a time: about 1 GB where every clip lasts 30 s
 
 _PACKAGES = ("numpy", "scipy", "pandas", "torch", "transformers", "peft")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Results:
+    """What `evaluate` found of one judge; a notebook shows it as a short table.
+
+    Attributes:
+        report: All figures, as they stand in ``agreement.json``.
+        items: ``pair_id``, ``group_id``, ``dimension``, `DEFAULT_SLICES` and the columns that are sliced by,
+            ``human_mean`` (NaN = not rated), ``n_raters``, ``score``, ``uncertainty`` (NaN = none), ``status``, and
+            ``<check>_score`` per check; of a calibrated judge also its `judges.INTERVAL_COLUMNS` and, where it may
+            abstain, `judges.ABSTAINED`.
+        dataset: What was judged.
+    """
+
+    report: Report
+    items: pd.DataFrame
+    dataset: PairDataset
+
+    def to_frame(self) -> pd.DataFrame:
+        """Every statistic of the report, one row each: see `results.results_frame`."""
+        return results_frame([self.report])
+
+    def save(self, folder: str | Path) -> None:
+        """Write what `empathy-judge evaluate` writes: page, JSON, tables of statistics and items, Markdown.
+
+        All or none.
+
+        Args:
+            folder: Made if it does not exist. What an earlier call wrote is replaced.
+
+        Raises:
+            UserError: If a file of somebody else would be replaced.
+            ValueError: If the report holds NaN or infinity.
+        """
+        from .pages import report as pages
+
+        files: dict[str, Any] = {
+            REPORT_FILE: self.report,
+            ITEMS_FILE: self.items,
+            "results.csv": self.to_frame(),
+            "agreement.md": pages.markdown_report(self.report),
+            pages.PAGE_FILE: pages.render_page(self.report, self.items, self.dataset),
+        }
+        write_results("evaluate", Path(folder), files)
+
+    def __repr__(self) -> str:
+        return summary([self.report]).to_string(index=False)
+
+    def _repr_html_(self) -> str:
+        return summary_html([self.report])
 
 
 def evaluate(

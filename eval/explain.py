@@ -1,36 +1,28 @@
 """Which seconds of a pair cost the score: attribution over time, for the context and for the response.
 
 Occlusion edits a window of one clip in several ways and scores the pair again: exact, and one forward pass for each
-edited window (Zeiler and Fergus, 2014). Integrated gradients (Sundararajan et al., 2017) follow the audio states from
-the clip with flattened pitch and loudness to the clip itself; eight passes suffice for any length, and attributions
-add up to the difference between both scores. Everything is in rating points: what a stretch contributes; below 0, what
-it costs.
+edited window (Zeiler and Fergus, 2014). Everything is in rating points: what a stretch contributes; below 0, what it
+costs.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
 
 import numpy as np
-import torch
 from scipy.ndimage import convolve1d
 
 from ..audio_inputs import Audio, clip
 from ..data_modules import prosody
-from ..data_modules.audio import AudioSource, Clip, decode
+from ..data_modules.audio import Clip, decode
 from ..data_modules.errors import AudioError, UserError, shown
 from ..data_modules.ratings import check_situation
 from ..data_modules.schema import Dimension, Pair, Turn
-from ..models.backbones.base import Inputs
-from ..models.judge import EmpathyJudge, EncodedClip
 from ..models.scoring import PairScorer
 from ..scorer import Scorer
 from .probes import voice
 
-Method = Literal["occlusion", "gradient"]
 WINDOWS = (0.25, 1.0)
 """Seconds that a stretch may last."""
 STRETCHES = 3
@@ -45,7 +37,6 @@ _LEVEL = 95  # percent of permutations that stay inside the null band
 # Of the scale: what moves the score less is not named, however regular it is. Seconds of an even tone that carry the
 # score whatever is said add up to half a point of 1 to 5; hardly any of them cost as much.
 _LEAST_COST, _LEAST_GAIN = 0.05, 0.15
-_PLACES = 8  # points of the straight path at which slopes are measured
 NOISE = "noise floor"
 
 
@@ -68,10 +59,9 @@ class Curve:
     seconds: float  # duration of the clip
     starts: list[float]  # first second of each window, rising
     ends: list[float]  # last second of each window
-    # of each window, in points; below 0 = it costs. By occlusion the mean over the edits, smoothed over neighbouring
-    # windows.
+    # of each window, in points; below 0 = it costs. The mean over the edits, smoothed over neighbouring windows.
     contributions: list[float]
-    edits: dict[str, list[float]]  # by occlusion, change of the score by each way to edit each window
+    edits: dict[str, list[float]]  # change of the score by each way to edit each window
     low: float  # lower edge of the null band: of 95 % of permutations no window contributes less
     high: float  # its upper edge
     # stretches beyond the band that make the response worse: below it, where lower is better above it. The worst first;
@@ -90,15 +80,7 @@ class Curve:
 class Explanation:
     """Which seconds of a pair count."""
 
-    method: Method  # occlusion or gradient
-    # points by dimension of the pair as it is heard here, at 16 kHz; gradients explain the head's own score, before
-    # calibration
-    scores: dict[str, float]
-    baseline: dict[str, float]  # by gradients, the score of both clips with flattened pitch and loudness; else empty
-    whole: dict[str, float]  # by gradients, points that no second can be given: what the head reads of whole clips
-    # by gradients, points of the difference between both scores that are not in the slopes; each second was given a
-    # share of them by the size of its slopes
-    missed: dict[str, float]
+    scores: dict[str, float]  # points by dimension of the pair as it is heard here, at 16 kHz
     curves: list[Curve]  # one for each clip and dimension
 
 
@@ -109,7 +91,6 @@ def explain(
     *,
     situation: str | None = None,
     window: float = 0.4,
-    method: Method = "occlusion",
     seed: int = 0,
 ) -> Explanation:
     """Which seconds of context and response raise or lower the score.
@@ -120,18 +101,14 @@ def explain(
         response: The clip that is judged.
         situation: Text about the situation, as raters were given it.
         window: Seconds of a stretch, 0.25 to 1.
-        method: occlusion, or gradient (cheaper for long clips; gives no reasons).
         seed: Of noise and permutations.
 
     Raises:
-        UserError: For another window or method, and gradients of an ensemble.
+        UserError: For another window.
         AudioError: If a clip cannot be used.
     """
     if not WINDOWS[0] <= window <= WINDOWS[1]:
         raise UserError(f"window {shown(window)}; expected {WINDOWS[0]:g} to {WINDOWS[1]:g} seconds")
-    methods = {"occlusion": _by_occlusion, "gradient": _by_gradient}
-    if method not in methods:
-        raise UserError(f"method {shown(method)}; expected occlusion or gradient")
     heard: dict[str, Clip] = {}
     for side, audio in (("context", context), ("response", response)):
         if audio is not None:
@@ -141,7 +118,7 @@ def explain(
         check_situation(situation)
     judge = scorer.pair_scorer.judge
     work = PairScorer(judge, scorer.batch_size, scorer.calibration, windows=scorer.windows)
-    return methods[method](work, heard, situation, window, np.random.default_rng(seed))
+    return _by_occlusion(work, heard, situation, window, np.random.default_rng(seed))
 
 
 def _pair(clips: Mapping[str, Clip], situation: str | None) -> Pair:
@@ -191,107 +168,7 @@ def _by_occlusion(
             smoothed = convolve1d(changes, _SMOOTHING, axis=1, mode="nearest")
             null = -np.stack([rng.permuted(smoothed, axis=1).mean(0) for _ in range(_PERMUTATIONS)])
             curves.append(_curve(side, dimension, (seconds, starts, ends), -smoothed.mean(0), null, edits))
-    return Explanation("occlusion", scores, {}, {}, {}, curves)
-
-
-def _by_gradient(
-    work: PairScorer,
-    heard: Mapping[str, Clip],
-    situation: str | None,
-    window: float,
-    rng: np.random.Generator,
-) -> Explanation:
-    judge = work.judge
-    if len(judge.members):
-        raise UserError("explain: gradients of an ensemble; expected method occlusion, or one of its members")
-    copies = [{side: Clip(audio.samples, audio.rate) for side, audio in heard.items()} for _ in range(_PLACES)]
-    ends: list[Inputs] = []
-    encoded: dict[str, EncodedClip] = {}
-    for clips in ({side: Clip(flattened(audio.samples, rng), audio.rate) for side, audio in heard.items()}, heard):
-        encoded = {side: judge.encode_clips([judge.decode(audio, work.long_clips)])[0] for side, audio in clips.items()}
-        states: dict[AudioSource, EncodedClip] = {
-            copy[side]: encoding for copy in copies for side, encoding in encoded.items()
-        }
-        ends.append(judge.build_inputs([_pair(copy, situation) for copy in copies], states).to(judge.device))
-    integral = _integral(judge, *ends)
-    curves, begin = [], 0
-    for side, audio in heard.items():
-        windows = encoded[side]
-        # windows of a long clip are equally long, and so are the states of each, up to the padding at its end
-        edges: list[float] = []
-        for number, encoded_window in enumerate(windows):
-            real_states = max(1, encoded_window.real_tokens // judge.backbone.tokens_per_state)
-            edges += [number + min(1, position / real_states) for position in range(len(encoded_window.states))]
-        boundaries = np.array([*edges, len(windows)]) * audio.seconds / len(windows)
-        starts, stops = _windows(audio.seconds, window)
-        overlap = np.minimum(stops[:, None], boundaries[1:]) - np.maximum(starts[:, None], boundaries[:-1])
-        inside = np.clip(overlap / np.maximum(np.diff(boundaries), 1e-9), 0, 1)
-        contributions, begin = integral.states[:, begin : begin + len(edges)], begin + len(edges)
-        for dimension, row in zip(judge.dimensions, contributions, strict=True):
-            null = np.stack([inside @ rng.permutation(row) for _ in range(_PERMUTATIONS)])
-            curves.append(_curve(side, dimension, (audio.seconds, starts, stops), inside @ row, null, {}))
-    names = [dimension.name for dimension in judge.dimensions]
-    scored, baseline, unplaced, missed = (
-        dict(zip(names, values.tolist(), strict=True))
-        for values in (integral.high, integral.low, integral.whole, integral.missed)
-    )
-    return Explanation("gradient", scored, baseline, unplaced, missed, curves)
-
-
-class _Integral(NamedTuple):
-    """Integral of the slopes on the straight path from one input to another, for each dimension."""
-
-    low: np.ndarray  # score at the beginning of the path
-    high: np.ndarray  # score at its end
-    states: np.ndarray  # contribution of each state `(dimensions, states)`
-    whole: np.ndarray  # contribution of all other inputs
-    missed: np.ndarray  # points that are not in the slopes
-
-
-def _integral(judge: EmpathyJudge, begin: Inputs, end: Inputs) -> _Integral:
-    """Attribute the difference between the scores of two inputs to the parts of the input.
-
-    Scores and slopes are measured at `_PLACES` points of the straight path between them, in one pass. Between two
-    points each state contributes the mean of its slopes there. The score is not linear, so these contributions miss a
-    part of the difference; it is shared among the states by the size of their slopes, and all then adds up.
-
-    Args:
-        judge: The judge.
-        begin: Beginning of the path: `_PLACES` copies of one pair.
-        end: End of the path, likewise.
-    """
-    tensors = {
-        name: tensor for name in ("audio_states", "layers", "functionals") if (tensor := getattr(end, name)) is not None
-    }
-    # a value that is NaN at the beginning stays as it is at the end
-    steps = {name: (tensor - getattr(begin, name)).nan_to_num(0) for name, tensor in tensors.items()}
-    remaining = torch.linspace(1, 0, _PLACES, dtype=torch.float64)  # of the path, at each point
-    point: dict[str, torch.Tensor] = {}
-    for name, tensor in tensors.items():
-        fraction = remaining.to(tensor).repeat_interleave(len(tensor) // _PLACES).reshape(-1, *[1] * (tensor.ndim - 1))
-        point[name] = (tensor - fraction * steps[name]).requires_grad_()
-    with torch.enable_grad():
-        scores = judge.predict(dataclasses.replace(end, **point)).score
-    states, whole, missed = [], [], []
-    by_dimension = scores.detach().cpu().double().numpy().T  # first to the host: some GPUs have no float64
-    for number, row in enumerate(by_dimension):
-        last = number + 1 == len(by_dimension)
-        slopes = torch.autograd.grad(
-            scores[:, number].sum(), list(point.values()), retain_graph=not last, allow_unused=True
-        )
-        parts = []
-        for step, slope in zip(steps.values(), slopes, strict=True):
-            products = torch.zeros_like(step) if slope is None else (slope * step).nan_to_num(0)
-            parts.append(products.cpu().double().flatten(1).sum(1).reshape(_PLACES, -1).numpy())
-        by_place = np.concatenate(parts, axis=1)
-        mean, size = ((values[1:] + values[:-1]) / 2 / (_PLACES - 1) for values in (by_place, np.abs(by_place)))
-        unexplained = np.diff(row) - mean.sum(1)
-        shares = size / np.maximum(size.sum(1, keepdims=True), np.finfo(float).tiny)
-        contributions = (mean + unexplained[:, None] * shares).sum(0)
-        states.append(contributions[: parts[0].shape[1]])
-        whole.append(contributions[parts[0].shape[1] :].sum())
-        missed.append(np.abs(unexplained).sum())
-    return _Integral(by_dimension[:, 0], by_dimension[:, -1], np.stack(states), np.array(whole), np.array(missed))
+    return Explanation(scores, curves)
 
 
 def _curve(
@@ -327,7 +204,7 @@ def _curve(
                 and all(end <= stretch.start or start >= stretch.end for stretch in chosen)
             ):
                 effect = {name: float(changes[number]) for name, changes in edits.items()}
-                chosen.append(Stretch(start, end, value, f"{start:.1f} to {end:.1f} s: {_reason(value, effect, sign)}"))
+                chosen.append(Stretch(start, end, value, f"{start:.1f} to {end:.1f} s: {_reason(effect, sign)}"))
         return chosen
 
     return Curve(
@@ -345,10 +222,8 @@ def _curve(
     )
 
 
-def _reason(contribution: float, effect: Mapping[str, float], sign: int) -> str:
+def _reason(effect: Mapping[str, float], sign: int) -> str:
     """Say which edit changed the score most in this direction, and by how much."""
-    if not effect:
-        return f"{'costs' if sign > 0 else 'adds'} {abs(contribution):.1f} beside flattened delivery"
     name = max(effect, key=lambda edit: sign * effect[edit])
     change = "the noise floor in its place" if name == NOISE else f"flattening the {name}"
     return f"{change} {'raises' if sign > 0 else 'lowers'} the score by {abs(effect[name]):.1f}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..data_modules.errors import UserError
 from ..models.hub import is_judge, require_backbone, require_judge
 
-PROVIDERS = ("openai", "gemini", "local")
+PROVIDERS = ("openai", "gemini")
 """Providers of prompted judges, written ``PROVIDER:MODEL``; settings follow, each after a comma."""
 PROBE, SCORES, HUMAN = "probe:", "scores:", "human:"
 """Prefixes of the judge or backbone behind a probe, of a file of scores, and of a rater."""
@@ -37,13 +37,10 @@ def require_judges(specs: Iterable[str], backbone: str | None = None) -> None:
                 require_judge(path, backbone)
             elif path.name:
                 require_backbone(backbone or str(path))
-        elif spec.startswith("local:"):
-            if name := spec.removeprefix("local:").partition(",")[0]:
-                require_backbone(name)
         elif not (is_prompted(spec) or spec in BASELINES or spec.startswith((SCORES, HUMAN))):
             if not Path(spec).exists():
                 raise UserError(
                     f"judge {spec!r}: expected a judge folder, a run folder, openai:MODEL, gemini:MODEL, "
-                    f"local:BACKBONE, probe:JUDGE_OR_BACKBONE, scores:FILE, human:RATER, {', '.join(BASELINES)}"
+                    f"probe:JUDGE_OR_BACKBONE, scores:FILE, human:RATER, {', '.join(BASELINES)}"
                 )
             require_judge(Path(spec), backbone)

@@ -12,13 +12,13 @@ import html
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from .. import __version__
+from ..core.version import __version__
 from ..data_modules.schema import PairDataset
 from ..data_modules.written import write_files
 from .judges import Judge
@@ -42,57 +42,6 @@ the name of the statistic, joined by dots to what it is part of (``ceiling.panel
 and the ends of its 95 % interval (None = there is none); n, mostly the number of items; why value or interval
 is missing; the signature of its report."""
 _STATISTIC = {field.name for field in fields(Statistic)} - {"draws"}
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Results:
-    """What `evaluate` found of one judge; a notebook shows it as a short table.
-
-    Attributes:
-        report: All figures, as they stand in ``agreement.json``.
-        items: ``pair_id``, ``group_id``, ``dimension``, `evaluate.DEFAULT_SLICES` and the columns that are sliced by,
-            ``human_mean`` (NaN = not rated), ``n_raters``, ``score``, ``uncertainty`` (NaN = none), ``status``, and
-            ``<check>_score`` per check; of a calibrated judge also its `judges.INTERVAL_COLUMNS` and, where it may
-            abstain, `judges.ABSTAINED`.
-        dataset: What was judged.
-    """
-
-    report: Report
-    items: pd.DataFrame
-    dataset: PairDataset
-
-    def to_frame(self) -> pd.DataFrame:
-        """Every statistic of the report, one row each: see `results_frame`."""
-        return results_frame([self.report])
-
-    def save(self, folder: str | Path) -> None:
-        """Write what `empathy-judge evaluate` writes: page, JSON, tables of statistics and items, Markdown.
-
-        All or none.
-
-        Args:
-            folder: Made if it does not exist. What an earlier call wrote is replaced.
-
-        Raises:
-            UserError: If a file of somebody else would be replaced.
-            ValueError: If the report holds NaN or infinity.
-        """
-        from .pages import report as pages
-
-        files: dict[str, Any] = {
-            REPORT_FILE: self.report,
-            ITEMS_FILE: self.items,
-            "results.csv": self.to_frame(),
-            "agreement.md": pages.markdown_report(self.report),
-            pages.PAGE_FILE: pages.render_page(self),
-        }
-        write_results("evaluate", Path(folder), files)
-
-    def __repr__(self) -> str:
-        return summary([self.report]).to_string(index=False)
-
-    def _repr_html_(self) -> str:
-        return summary_html([self.report])
 
 
 def results_frame(reports: Sequence[Report], rankings: Mapping[str, Report] | None = None) -> pd.DataFrame:

@@ -335,19 +335,6 @@ def agreement_views(found: Report) -> Iterator[Table | str]:
         yield filled_table(
             "pairs", head, ((name, map(of_pair, dimension["pairs"])) for name, dimension in dimensions.items())
         )
-    models = {name: dimension["rasch"] for name, dimension in dimensions.items() if "rasch" in dimension}
-    if models:
-        head = ("rater", "n", "severity", "standard error", "infit", "outfit")
-        numbers = ("severity", "standard_error", "infit", "outfit")
-        named = {
-            name: [
-                (rater["rater_id"], str(rater["n"]), *(number(rater[key]) for key in numbers))
-                for rater in model["raters"]
-            ]
-            for name, model in models.items()
-        }
-        yield filled_table("raters by a many-facet Rasch model, logits; the most severe first", head, named.items())
-        yield from (f"{name}, Rasch model: {model['reason']}" for name, model in models.items() if model["reason"])
     for name, judge, result in judged:
         if result["verdict"]["kind"] in _EXPLAINED:
             yield f"{name}, {judge}: {result['verdict']['text']}"

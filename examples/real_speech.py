@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from empathy_judge import PairDataset, compare, train
+from empathy_judge import PairDataset, compare, dataset_from_frames, train
 from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.tables import check_file
@@ -48,7 +48,7 @@ def load(table: Path, clip: str, speaker: str, ratings: list[str], out: Path) ->
         }
     )
     scores = rows[names].assign(pair_id=ids).melt("pair_id", var_name="dimension", value_name="score").dropna()
-    PairDataset.from_frame(pairs, scores.assign(rater_id="table"), dimensions=ratings, folder=out / "data")
+    dataset_from_frames(pairs, scores.assign(rater_id="table"), dimensions=ratings, folder=out / "data")
     split_dataset(out / "data", by=["response_speaker"])
     return PairDataset.load(out / "data")
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from datasets import Dataset
-from empathy_judge import EmpathyReward, PairDataset, Scorer, train
+from empathy_judge import EmpathyReward, PairDataset, Scorer, dataset_from_frames, train
 from empathy_judge.data_modules.audio import Clip, load_clip
 from empathy_judge.data_modules.schema import Pair
 from grpo import SETTINGS, policy, read_options
@@ -68,7 +68,7 @@ def spoilt_copy(data: PairDataset, folder: Path) -> PairDataset:
     ])  # fmt: skip
     ratings = data.ratings[data.ratings["pair_id"].isin(pairs["pair_id"])]
     scale = f"{dimension.name}={dimension.minimum:g}:{dimension.maximum:g}:{dimension.step:g}"
-    return PairDataset.from_frame(
+    return dataset_from_frames(
         pairs, ratings.reset_index(drop=True), dimensions=[scale], folder=folder, synthetic=True, overwrite=True
     )
 

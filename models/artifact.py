@@ -32,8 +32,9 @@ from .description import (
 )
 from .judge import EmpathyJudge
 from .lora import trained_in_full
-from .settings import JudgeSettings, Quantization
+from .settings import BuiltSettings, Quantization
 from .weight_files import (
+    check_backbone,
     check_hash,
     check_keys,
     fingerprint,
@@ -178,7 +179,7 @@ def load_any(path: Path, placement: Placement = AS_TRAINED, revision: str | None
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
-def read_settings(path: Path) -> JudgeSettings:
+def read_settings(path: Path) -> BuiltSettings:
     """The settings from which the judge of a judge folder, a run folder or a checkpoint was built.
 
     Raises:
@@ -284,8 +285,6 @@ def _build(path: Path, description: Description, placement: Placement) -> Empath
     trained, stored = description.settings, "none"
     backbone = placement.backbone or trained.backbone
     if description.export is not None:
-        from .export.write import check_backbone
-
         if placement.backbone is not None:
             raise UserError(f"{path}: has its backbone in its own folder; {placement.backbone} cannot take its place")
         backbone, stored = str(check_backbone(path.parent, description.sha256)), description.export.quantization

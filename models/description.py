@@ -15,7 +15,7 @@ from ..data_modules.errors import UserError, problem_of, shown
 from ..data_modules.json_text import parse_json
 from ..data_modules.schema import Dimension
 from .backbones.base import WeightForm
-from .settings import JudgeSettings
+from .settings import BuiltSettings
 
 Values = TypeVar("Values")
 STRICT = ConfigDict(strict=True, extra="forbid")
@@ -89,7 +89,7 @@ class _Export(BaseModel):
     """How a judge was exported with its backbone; other fields are for people."""
 
     model_config = ConfigDict(strict=True)  # other fields may be there
-    form: Literal["merged", "huggingface"]
+    form: Literal["merged"]
     quantization: WeightForm
     origin: _Origin
 
@@ -98,7 +98,7 @@ class _Origin(BaseModel):
     """What an exported judge was made of."""
 
     model_config = STRICT
-    settings: JudgeSettings
+    settings: BuiltSettings
     backbone_fingerprint: str
     trained_in_full: list[str]
 
@@ -108,7 +108,7 @@ class Description(BaseModel):
 
     model_config = STRICT  # settings and dimensions inherit it
     schema_version: Literal[3]
-    settings: JudgeSettings
+    settings: BuiltSettings
     dimensions: Annotated[tuple[Dimension, ...], Field(min_length=1)]
     backbone_fingerprint: str
     unquantized_fingerprint: str
@@ -171,7 +171,7 @@ def check_alike(first: Mapping[str, Any], path: Path, other: Mapping[str, Any]) 
         )
 
 
-def _compared(settings: JudgeSettings) -> dict[str, Any]:
+def _compared(settings: BuiltSettings) -> dict[str, Any]:
     """Settings that scores depend on, by name. The folder of the backbone is not one of them: it may have moved, and
     its fingerprint says whether it is the same."""
     values = asdict(settings)

@@ -1,4 +1,4 @@
-"""One judge out of several on one frozen backbone: an ensemble that keeps them all, or the mean of their weights."""
+"""One judge out of several on one frozen backbone: an ensemble that keeps them all."""
 
 from __future__ import annotations
 
@@ -6,30 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from ..data_modules.errors import UserError
 from ..data_modules.folders import file_hash
 from . import JUDGE_FILE
-from .artifact import (
-    LoadedJudge,
-    Placement,
-    load_any,
-    read_into,
-    save_judge,
-    staged,
-    write_description,
-    write_judge,
-)
+from .artifact import LoadedJudge, Placement, load_any, read_into, staged, write_description, write_judge
 from .description import MEMBERS
 
 MEMBER_ORIGINS = "member_provenance"
 """Key in `judge.json`: the provenance of each judge that was combined."""
-AVERAGED = "averaged"
-"""Key in `judge.json`: the number of judges whose mean the weights are."""
-ALIKE = 0.5
-"""Cosine of two adapters' down-projections below which they hardly started from the same values (see `likeness`)."""
 
 
 def write_ensemble(paths: Sequence[Path], out: Path, backbone: str | None = None) -> None:
@@ -56,31 +40,6 @@ def write_ensemble(paths: Sequence[Path], out: Path, backbone: str | None = None
             "sha256": hashes,
         }
         write_description(merged, stage)
-
-
-def write_average(paths: Sequence[Path], out: Path, backbone: str | None = None) -> float | None:
-    """Write one judge whose trained weights are the mean of several judges' (Wortsman et al., 2022); otherwise as
-    `write_ensemble`.
-
-    Raises:
-        UserError: As `write_ensemble`, or if one compares pairs with landmarks, which are pairs of its own.
-
-    Returns:
-        The smallest `likeness` between the first adapter and another; below `ALIKE` the mean hardly means anything.
-        None where there are no adapters.
-    """
-    judge, descriptions, members = None, [], []
-    for path, loaded in zip(paths, _each(paths, backbone), strict=True):
-        judge = loaded.judge
-        if judge.settings.head_input.landmarks:
-            raise UserError(f"{path}: compares with training pairs of its own; expected an ensemble, without --average")
-        descriptions.append(loaded.description)
-        members.append({name: weight.detach().clone() for name, weight in judge.trained().items()})
-    assert judge is not None  # `_each` refuses fewer than two
-    judge.use(average(members))
-    merged = {**_merged(descriptions), AVERAGED: len(members)}
-    save_judge(LoadedJudge(judge, merged), out)
-    return min((cosine for other in members[1:] if (cosine := likeness(members[0], other)) is not None), default=None)
 
 
 def _each(paths: Sequence[Path], backbone: str | None) -> Iterator[LoadedJudge]:
@@ -118,24 +77,3 @@ def _merged_value(key: str, values: Sequence[Any]) -> Any:
     if isinstance(values[0], list):
         return list(dict.fromkeys(name for value in values for name in value))
     return "various" if isinstance(values[0], str) else {}
-
-
-def average(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Mean of the weights of several members, computed in float64; the same names and shapes in each."""
-    return {
-        name: torch.stack([member[name].double() for member in members]).mean(0).to(weight.dtype)
-        for name, weight in members[0].items()
-    }
-
-
-def likeness(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float | None:
-    """Cosine between the down-projections (`lora_A`) of two adapters; None where there are none.
-
-    Down-projections start at random and change little in training: near 1 the adapters started from the same values,
-    near 0 they did not.
-    """
-    names = [name for name in one if "lora_A" in name]
-    if not names:
-        return None
-    first, second = (torch.cat([member[name].flatten().double().cpu() for name in names]) for member in (one, other))
-    return float(torch.cosine_similarity(first, second, dim=0))

@@ -24,8 +24,9 @@ from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
 from ..data_modules.stored_clips import StoredClip
 from .backbones.audio_language_model import AudioLanguageModel
-from .backbones.base import Backbone, Inputs
+from .backbones.base import Backbone
 from .backbones.configuration import in_json
+from .backbones.inputs import Inputs
 from .backbones.layers import made_by, passing_on
 from .disk_store import DiskStore
 from .judge import EmpathyJudge, EncodedClip, EncodedWindow
@@ -155,7 +156,7 @@ class PairStates:
         """Hash of the question about a pair."""
         key = pair.situation, tuple(turn.role for turn in pair.context)
         if key not in self._texts:
-            counts = [[self._judge.backbone.tokens_per_state] * (len(pair.context) + 1)]
+            counts = [[1] * (len(pair.context) + 1)]
             ids, _, _ = self._judge.ask([pair], counts)
             self._texts[key] = _hash(str(ids.tolist()))
         return self._texts[key]

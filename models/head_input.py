@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from .backbones.base import Inputs
-from .settings import HeadInputSettings, PoolingName
+from .backbones.inputs import Inputs
+from .settings import BuiltHeadInput, PoolingName
 
 _NEVER = 1e30
 _FURTHEST = 5.0  # standard deviations: values beyond are clipped, since such a clip is unlike all of training
@@ -94,7 +94,7 @@ class HeadInput(nn.Module):
     in it before training, so that its values would soon be far outside that scale.
     """
 
-    def __init__(self, settings: HeadInputSettings, hidden_size: int, layer_sizes: tuple[int, int]) -> None:
+    def __init__(self, settings: BuiltHeadInput, hidden_size: int, layer_sizes: tuple[int, int]) -> None:
         """Start without standardisation and with equal weights of all layers of the audio encoder. `layer_sizes` = the
         number of these layers, and the width of each.
         """

@@ -24,7 +24,6 @@ from .settings import HeadName
 _LOWEST = torch.finfo(torch.float32).min
 """Log probability of a step that does not exist: a probability of 0 without a NaN in the loss."""
 _CERTAIN = 1e4  # a logit whose sigmoid is 1 in float32, and still finite
-_SMALLEST_GAP = 1e-4  # between the logits of neighbouring thresholds: a step in between keeps a probability
 _LEAST_DEVIATION = 0.01  # of the scale: with a deviation near 0, one outlier would dominate the likelihood
 _INITIAL_DEVIATION = 0.15  # of the scale
 _FURTHEST, _MOST_STEPS = 1e9, 10_000
@@ -43,8 +42,8 @@ class Prediction:
             none.
         log_probabilities: Of each step of the scale, the lowest first `(batch, dimensions, steps)`; of steps that only
             a longer scale has, the lowest finite number. None where a head predicts no distribution.
-        thresholds: Logits of an ordinal head `(batch, dimensions, steps - 1)`: of a rating above each step, as the head
-            defines them.
+        thresholds: Logits of the ordinal head `(batch, dimensions, steps - 1)`: of a rating above each step among those
+            that reached it.
     """
 
     score: Tensor
@@ -286,46 +285,6 @@ class HistogramHead(Head):
         return (self.steps.values - means[:, None]) / self.steps.bell_width[:, None].square()
 
 
-class CoralHead(Head):
-    """Consistent rank logits (CORAL, Cao, Mirjalili & Raschka 2020): one projection per dimension and a bias for each
-    threshold between neighbouring steps.
-
-    The logit of a rating above step k is `projection + bias_k`. The biases fall from threshold to threshold by
-    construction (the first, less a sum of softplus), so that no probability of a step is ever negative.
-    """
-
-    OUTPUT = "mean over the steps of the scale, from logits of a rating above each step with common weights"
-
-    def __init__(self, features: int, dimensions: Sequence[Dimension], standardised: bool = False) -> None:
-        steps = ScaleSteps("coral", dimensions)
-        super().__init__(features, len(dimensions), standardised)
-        self.steps = steps
-        self.gaps = nn.Parameter(torch.ones(len(dimensions), max(len(steps) - 2, 0)))
-
-    def predict(self, features: Tensor) -> Prediction:
-        """Scores, deviations, log probabilities of the steps and logits of the thresholds."""
-        gaps = softplus(self.gaps) + _SMALLEST_GAP
-        thresholds = self.linear(features)[..., None] - running_sum(pad(gaps, (1, 0)))
-        # P(step) = P(above the step before) - P(above it), in logarithms:
-        # log(sigmoid(a) - sigmoid(b)) = log sigmoid(a) + log sigmoid(-b) + log(1 - exp(b - a))
-        goes_on = self.steps.exists[:, 1:]  # nobody goes beyond the last step that exists
-        above = pad(logsigmoid(thresholds), (1, 0))
-        below = pad(torch.where(goes_on, logsigmoid(-thresholds), 0), (0, 1))
-        between = torch.where(goes_on[:, 1:], torch.log(-torch.expm1(-gaps)), 0)
-        return self.steps.predict(above + below + pad(between, (1, 1)), thresholds)
-
-    @torch.no_grad()
-    def start_at(self, means: Tensor) -> None:
-        """See `Head`: a wide bell around the means."""
-        cuts = (self.steps.values[:, 1:] + self.steps.values[:, :-1]) / 2
-        biases = (means[:, None] - cuts) / (self.steps.bell_width[:, None] / 2)
-        self.linear.bias.copy_(biases[:, 0])
-        self.gaps.copy_(torch.log(torch.expm1(biases[:, :-1] - biases[:, 1:])))
-
-    def per_point(self, means: Tensor) -> Tensor:
-        return 2 / self.steps.bell_width[:, None]
-
-
 class CornHead(Head):
     """Conditional ordinal regression (CORN, Shi, Cao & Raschka 2021): at each threshold, the probability that a rating
     goes beyond it, given that it reached the step before.
@@ -362,10 +321,9 @@ class CornHead(Head):
         return (2 / self.steps.bell_width[:, None]).expand(-1, len(self.steps) - 1)
 
 
-_HEADS: Mapping[HeadName, type[RegressionHead | GaussianHead | CoralHead | CornHead | HistogramHead]] = {
+_HEADS: Mapping[HeadName, type[RegressionHead | GaussianHead | CornHead | HistogramHead]] = {
     "regression": RegressionHead,
     "gaussian": GaussianHead,
-    "coral": CoralHead,
     "corn": CornHead,
     "histogram": HistogramHead,
 }

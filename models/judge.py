@@ -18,12 +18,13 @@ from ..data_modules.errors import TextError
 from ..data_modules.prosody import RATE, voiced_shares
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
-from .backbones.base import Backbone, Checkpoint, Clips, Inputs
-from .backbones.layers import LayerStatistics, moved, whole_float32
+from .backbones.base import Backbone, Checkpoint
+from .backbones.inputs import Clips, Inputs, moved
+from .backbones.layers import LayerStatistics, whole_float32
 from .head_input import HeadInput, WindowSize, build_pooling, response_mask_of, stacked
 from .heads import Head, Prediction, build_head
 from .lora import adapt, trained_in_full, weights_of
-from .settings import JudgeSettings, LongClips
+from .settings import BuiltSettings, JudgeSettings, LongClips
 
 POOLINGS_OF_RESPONSE = ("response_mean", "layer_mix")
 """Poolings that read the states of the response alone."""
@@ -78,7 +79,7 @@ class EmpathyJudge(nn.Module):
                 scales.
         """
         super().__init__()
-        self.settings = settings
+        self.settings = settings = BuiltSettings.of(settings)
         self.dimensions = tuple(dimensions)
         self.backbone: Backbone = load_backbone(
             Checkpoint(
@@ -176,10 +177,8 @@ class EmpathyJudge(nn.Module):
             functionals = [self._functionals(window) for window in flat]
         else:
             encoded = [audio[source] for source in distinct]
-            per_state = self.backbone.tokens_per_state
             sizes = [
-                [WindowSize(len(own.states) * per_state, own.real_tokens, own.weight) for own in windows]
-                for windows in encoded
+                [WindowSize(len(own.states), own.real_tokens, own.weight) for own in windows] for windows in encoded
             ]
             all_windows = [window for windows in encoded for window in windows]
             clips, states = None, torch.cat([window.states for window in all_windows])
@@ -285,8 +284,8 @@ class EmpathyJudge(nn.Module):
         features = moved(prepared.features, self.device)
         packed, layers = self._encoded(replace(prepared, features=features))
         packed, of_layers = packed.cpu(), iter([None] * len(flat) if layers is None else layers.cpu())
-        sizes, per_state = [self._sizes(windows) for windows in clips], self.backbone.tokens_per_state
-        states = iter(packed.split([tokens // per_state for clip in sizes for tokens, _, _ in clip]))
+        sizes = [self._sizes(windows) for windows in clips]
+        states = iter(packed.split([tokens for clip in sizes for tokens, _, _ in clip]))
         return [
             [
                 EncodedWindow(next(states), real, weight, next(of_layers), self._functionals(window))

@@ -15,16 +15,14 @@ Losses over the steps of a scale take `counts`, how many raters gave each score,
 steps)`, and `exists`, which steps a scale has `(dimensions, steps)`, bool. A shorter scale has the first of the steps;
 what a model predicts for the others is not read. Entries without raters never count.
 
-Memory of the ranking losses grows with the square of the batch.
+Memory of `soft_spearman` grows with the square of the batch.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, huber_loss, logsigmoid, relu
-
-from .heads import running_sum
+from torch.nn.functional import logsigmoid
 
 _LEAST_SPREAD = 1e-6
 """Least denominator of `ccc`, squared units of the scale: below it the gradient would be rounding error."""
@@ -42,12 +40,6 @@ def mse(prediction: Tensor, target: Tensor, mask: Tensor) -> Tensor:
     """Squared error."""
     target, weights = _counted(prediction, target, mask)
     return _weighted_mean((prediction - target).square(), weights)
-
-
-def huber(prediction: Tensor, target: Tensor, mask: Tensor, delta: float) -> Tensor:
-    """Half the squared error up to an error of `delta` (above 0, units of the scale), linear beyond (Huber, 1964)."""
-    target, weights = _counted(prediction, target, mask)
-    return _weighted_mean(huber_loss(prediction, target, reduction="none", delta=delta), weights)
 
 
 def gaussian_nll(mean: Tensor, variance: Tensor, target: Tensor, mask: Tensor) -> Tensor:
@@ -128,58 +120,7 @@ def soft_spearman(prediction: Tensor, target: Tensor, mask: Tensor, temperature:
     return _weighted_mean(1 - correlation, varied.to(prediction.dtype))
 
 
-def margin_ranking(
-    prediction: Tensor,
-    target: Tensor,
-    mask: Tensor,
-    groups: Tensor | None = None,
-    *,
-    margin: float,
-    tie: float,
-) -> Tensor:
-    """Hinge on pairs of items: the better one must lead by `margin` (Herbrich, Graepel & Obermayer, 2000).
-
-    A pair weighs the product of its items' weights. Only items of one of the groups `(batch,)`, int64, are compared,
-    and none of a negative group; None: all are. Pairs whose targets differ by no more than `tie` (units of the scale,
-    as the margin) do not count.
-    """
-    lead, rated_lead, weights = _item_pairs(prediction, target, mask, groups)
-    hinge = relu(margin - rated_lead.sign() * lead)
-    return _weighted_mean(hinge, weights * (rated_lead.abs() > tie))
-
-
-def logistic_ranking(
-    prediction: Tensor,
-    target: Tensor,
-    mask: Tensor,
-    groups: Tensor | None = None,
-    *,
-    temperature: float,
-    tie: float,
-) -> Tensor:
-    """RankNet: cross-entropy of which item of a pair is better (Burges et al., 2005), in nats.
-
-    The first is better with probability sigmoid(difference of the predictions / temperature). Pairs are those of
-    `margin_ranking`, but ties count: half a win for each.
-    """
-    lead, rated_lead, weights = _item_pairs(prediction, target, mask, groups)
-    wins = (1 + rated_lead.sign().masked_fill(rated_lead.abs() <= tie, 0)) / 2
-    return _weighted_mean(binary_cross_entropy_with_logits(lead / temperature, wins, reduction="none"), weights)
-
-
 # Distributions over the steps of a scale
-
-
-def coral(logits: Tensor, counts: Tensor, mask: Tensor, exists: Tensor) -> Tensor:
-    """Binary cross-entropy of every threshold with the share of raters above it (Cao, Mirjalili & Raschka, 2020).
-
-    `logits` are of P(rating above step k), `(batch, dimensions, steps - 1)`. In nats: the mean over the thresholds of a
-    scale, then over entries.
-    """
-    raters, above = _raters_above(logits, counts, exists)
-    existing = logits.masked_fill(~exists[:, 1:], 0)
-    entropy = binary_cross_entropy_with_logits(existing, above / raters.clamp(min=1)[..., None], reduction="none")
-    return _mean_over_thresholds(entropy, raters, mask, exists)
 
 
 def corn(logits: Tensor, counts: Tensor, mask: Tensor, exists: Tensor) -> Tensor:
@@ -193,37 +134,29 @@ def corn(logits: Tensor, counts: Tensor, mask: Tensor, exists: Tensor) -> Tensor
         In nats: the mean over raters divided by the number of thresholds of the scale, so that long scales do not
         outweigh short ones, then over entries.
     """
-    raters, above = _raters_above(logits, counts, exists)
-    existing = logits.masked_fill(~exists[:, 1:], 0)
+    shape = torch.Size((*logits.shape[:-1], logits.shape[-1] + 1))  # one logit less than steps
+    _check("counts", counts.shape, shape)
+    _check("steps", exists.shape, shape[1:])
+    upwards, thresholds = counts.cumsum(-1).to(logits.dtype), exists[:, 1:]
+    raters, above = upwards[..., -1], upwards[..., -1:] - upwards[..., :-1]
+    existing = logits.masked_fill(~thresholds, 0)
     at = counts[..., :-1].to(logits.dtype)
     surprise = -(above * logsigmoid(existing) + at * logsigmoid(-existing)) / raters.clamp(min=1)[..., None]
-    return _mean_over_thresholds(surprise, raters, mask, exists)
+    per_entry = (surprise * thresholds).sum(-1) / thresholds.sum(-1).clamp(min=1)
+    return _weighted_mean(per_entry, _entry_weights(mask, per_entry) * (raters > 0))
 
 
 def histogram_cross_entropy(log_probabilities: Tensor, counts: Tensor, mask: Tensor) -> Tensor:
     """Cross-entropy between the raters' histogram and the predicted distribution `(batch, dimensions, steps)`, in nats;
     the latter may be minus infinity where no rater is.
     """
-    histogram, raters = _histogram(counts, log_probabilities)
+    _check("counts", counts.shape, log_probabilities.shape)
+    raters = counts.sum(-1)
+    histogram = counts.to(log_probabilities.dtype) / raters.clamp(min=1)[..., None]
     weights = _entry_weights(mask, log_probabilities[..., 0]) * (raters > 0)
     # not read where no rater is: 0 times infinity is NaN
     unread = (histogram == 0) | (weights == 0)[..., None]
     return _weighted_mean(-(histogram * log_probabilities.masked_fill(unread, 0)).sum(-1), weights)
-
-
-def squared_emd(log_probabilities: Tensor, counts: Tensor, mask: Tensor, exists: Tensor) -> Tensor:
-    """Squared earth mover's distance between the raters' histogram and the prediction (Hou, Yu & Samaras, 2016).
-
-    The mean over steps of the squared difference of the cumulative distributions, from 0 to 1, of `(batch, dimensions,
-    steps)`. A near miss costs less than a far one, which cross-entropy does not know.
-    """
-    histogram, raters = _histogram(counts, log_probabilities)
-    _check("steps", exists.shape, counts.shape[1:])
-    probabilities = log_probabilities.masked_fill(~exists, -torch.inf).exp()
-    # both have reached 1 where the scale ends: steps that it does not have add nothing
-    squares = running_sum(probabilities - histogram).square()
-    distance = squares.sum(-1) / exists.sum(-1).clamp(min=1)
-    return _weighted_mean(distance, _entry_weights(mask, distance) * (raters > 0))
 
 
 # Preferences: which of two items a person found better
@@ -235,13 +168,11 @@ def bradley_terry(
     strength: Tensor,
     mask: Tensor,
     temperature: float,
-    strength_margin: float,
 ) -> Tensor:
-    """Negative log likelihood of the preferences: -log sigmoid((preferred - rejected) / temperature - margin), in nats.
+    """Negative log likelihood of the preferences: -log sigmoid((preferred - rejected) / temperature), in nats.
 
-    Bradley & Terry (1952). The margin is `strength_margin` times how strong the preference is (Touvron et al., 2023). A
-    tie, strength 0, is half a win for each side: the mean of both directions, least where both scores are equal. The
-    level of the scores stays open; see `centring`.
+    Bradley & Terry (1952). A tie, strength 0, is half a win for each side: the mean of both directions, least where
+    both scores are equal. The level of the scores stays open; see `centring`.
 
     Args:
         preferred: Scores of the preferred items, `(preferences,)` or `(preferences, dimensions)`, units of the scale.
@@ -249,12 +180,11 @@ def bradley_terry(
         strength: At least 0; 0 is a tie. The same shape; not read where the mask is 0 (may be NaN).
         mask: Weight of each preference or True where there is one, the same shape.
         temperature: Above 0, units of the scale.
-        strength_margin: Of a preference of strength 1, in units of the temperature.
     """
     _check("rejected", rejected.shape, preferred.shape)
     strength, weights = _counted(preferred, strength, mask)
     lead = (preferred - rejected) / temperature
-    won = -logsigmoid(lead - strength_margin * strength)
+    won = -logsigmoid(lead)
     tied = -(logsigmoid(lead) + logsigmoid(-lead)) / 2
     return _weighted_mean(tied.where(strength == 0, won), weights)
 
@@ -297,40 +227,3 @@ def _weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
     """Mean of finite `values` with `weights` of the same shape: a scalar, 0 where all weights are 0."""
     total = weights.sum()
     return (values * weights).sum() / total.masked_fill(total == 0, 1)
-
-
-def _item_pairs(
-    prediction: Tensor, target: Tensor, mask: Tensor, groups: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """By how much the first item of each pair leads in predictions and targets, and weights: `(pairs, dimensions)`."""
-    target, weights = _counted(prediction, target, mask)
-    first, second = torch.triu_indices(len(prediction), len(prediction), 1, device=prediction.device)
-    products = weights[first] * weights[second]
-    if groups is not None:
-        _check("groups", groups.shape, prediction.shape[:1])
-        comparable = (groups[first] == groups[second]) & (groups[first] >= 0)
-        products = products * comparable[:, None]
-    return prediction[first] - prediction[second], target[first] - target[second], products
-
-
-def _raters_above(logits: Tensor, counts: Tensor, exists: Tensor) -> tuple[Tensor, Tensor]:
-    """How many raters there are `(batch, dimensions)`, and above each threshold `(batch, dimensions, steps - 1)`."""
-    shape = torch.Size((*logits.shape[:-1], logits.shape[-1] + 1))  # one logit less than steps
-    _check("counts", counts.shape, shape)
-    _check("steps", exists.shape, shape[1:])
-    upwards = counts.cumsum(-1).to(logits.dtype)
-    return upwards[..., -1], upwards[..., -1:] - upwards[..., :-1]
-
-
-def _mean_over_thresholds(values: Tensor, raters: Tensor, mask: Tensor, exists: Tensor) -> Tensor:
-    """Mean of `(batch, dimensions, steps - 1)` over thresholds that exist, then over entries that have raters."""
-    thresholds = exists[:, 1:]
-    per_entry = (values * thresholds).sum(-1) / thresholds.sum(-1).clamp(min=1)
-    return _weighted_mean(per_entry, _entry_weights(mask, per_entry) * (raters > 0))
-
-
-def _histogram(counts: Tensor, log_probabilities: Tensor) -> tuple[Tensor, Tensor]:
-    """Fraction of the raters at each step, 0 where nobody rated, and the number of raters `(batch, dimensions)`."""
-    _check("counts", counts.shape, log_probabilities.shape)
-    raters = counts.sum(-1)
-    return counts.to(log_probabilities.dtype) / raters.clamp(min=1)[..., None], raters

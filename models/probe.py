@@ -17,7 +17,7 @@ from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
 from ..data_modules.schema import Pair
-from .backbones.base import Inputs
+from .backbones.inputs import Inputs
 from .clip_encoder import KEPT_BYTES, ClipEncoder
 from .closed_form import EXACT, FOLDS, LANDMARKS, WIDTHS, Portion, Solution, fit
 from .disk_store import DiskStore
@@ -25,6 +25,7 @@ from .heads import Head, Prediction, build_head
 from .judge import EmpathyJudge
 from .settings import JudgeSettings
 
+_BATCH = 16  # pairs that the backbone reads at once
 _SCALED_BY_BYTES = 200 * 2**20
 """Bytes of clip features that set the scale: those of the first pairs in random order that fit."""
 OfClips = tuple[Tensor | None, Tensor | None]
@@ -168,15 +169,15 @@ def without_adapters(settings: JudgeSettings) -> JudgeSettings:
 class ClipReader:
     """A `Reader` in one process that encodes each clip once; pairs whose audio cannot be used are left out."""
 
-    def __init__(self, judge: EmpathyJudge, batch_size: int = 16, store: DiskStore | None = None) -> None:
+    def __init__(self, judge: EmpathyJudge, store: DiskStore | None = None) -> None:
         """See `PairScorer` for the arguments."""
-        self.judge, self._batch_size = judge, batch_size
-        self._encoder = ClipEncoder(judge, batch_size, store, False, KEPT_BYTES, "window")
+        self.judge = judge
+        self._encoder = ClipEncoder(judge, _BATCH, store, False, KEPT_BYTES, "window")
 
     def inputs(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], Inputs]]:
         """Pairs whose audio can be used, in batches, and what the judge reads of them, on its device."""
-        for start in range(0, len(pairs), self._batch_size):
-            batch = pairs[start : start + self._batch_size]
+        for start in range(0, len(pairs), _BATCH):
+            batch = pairs[start : start + _BATCH]
             clips = dict.fromkeys(chain.from_iterable(pair.clips for pair in batch))
             states, _, failed = self._encoder.encode(clips, None)
             usable = [pair for pair in batch if failed.keys().isdisjoint(pair.clips)]

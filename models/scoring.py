@@ -82,8 +82,7 @@ class PairScorer:
         self._in_points = in_points
         self.long_clips: LongClips = "window" if windows else "refuse"
         self._encoder = ClipEncoder(judge, batch_size, store, measures, kept_bytes, self.long_clips)
-        states_in_first_second = judge.backbone.audio_tokens(judge.backbone.sampling_rate)
-        self._batches = batches_for(judge, batch_size, states_in_first_second / judge.backbone.tokens_per_state)
+        self._batches = batches_for(judge, batch_size, judge.backbone.audio_tokens(judge.backbone.sampling_rate))
         self._turn = threading.Lock()
 
     def assess(
@@ -144,7 +143,7 @@ class PairScorer:
             elif outcomes[number] is None:
                 longest = sum(max(len(window.states) for window in states[source]) for source in sources[number])
                 try:
-                    self.judge.check_text(pairs[number], longest * self.judge.backbone.tokens_per_state)
+                    self.judge.check_text(pairs[number], longest)
                 except TextError as error:
                     outcomes[number] = error
         # equal pairs are computed once: otherwise rounding would rank one above the other

@@ -1,5 +1,5 @@
-"""What a judge is built from: `judge` in a recipe, `settings` in `judge.json`. Loads nothing heavy, so that
-`train --help` is instant."""
+"""What a judge is built from: `judge` in a recipe; with what training adds, `settings` in `judge.json`. Loads nothing
+heavy, so that `train --help` is instant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Quantization = Literal["none", "nf4"]
 PartName = Literal["language_model", "projector", "audio_tower", "fusion"]
 """`fusion`: cross-attention of context and response where there is no language model, without pre-trained weights."""
 PoolingName = Literal["last_token", "response_mean", "attention", "layer_mix"]
-HeadName = Literal["regression", "gaussian", "coral", "corn", "histogram"]
+HeadName = Literal["regression", "gaussian", "corn", "histogram"]
 LongClips = Literal["refuse", "window"]
 MOST_RANK = 4_096  # the rank of the largest backbones' matrices: beyond it there is nothing to gain
 MOST_LANDMARKS = 5_000
@@ -73,14 +73,27 @@ class HeadInputSettings:
             weights; of the response, of the last context turn, and their difference. none: nothing.
         functionals: Whether it reads measures of the signal (pitch, level, timing, spectrum), too. They cost a few
             milliseconds for a second of audio, and help most where the backbone is small.
-        landmarks: Training pairs that a pair is compared with, by a Gaussian kernel; set where training begins at
-            such a probe, else 0.
-        beside_landmarks: Whether the pooled state of the language model is read beside them; set where adapters begin
-            at a kernel that leaves it out.
     """
 
     audio: Literal["none", "all_layers"] = "none"
     functionals: bool = False
+
+    @property
+    def of_clips(self) -> bool:
+        """Whether anything of the clips themselves is read."""
+        return self.audio != "none" or self.functionals
+
+
+@dataclass(frozen=True)
+class BuiltHeadInput(HeadInputSettings):
+    """What the head of a judge reads: that of the recipe, and the kernel at which training began.
+
+    Attributes:
+        landmarks: Training pairs that a pair is compared with, by a Gaussian kernel; 0 without one.
+        beside_landmarks: Whether the pooled state of the language model is read beside them: where adapters begin at a
+            kernel that leaves it out.
+    """
+
     landmarks: int = 0
     beside_landmarks: bool = False
 
@@ -90,15 +103,10 @@ class HeadInputSettings:
         if self.beside_landmarks and not self.landmarks:
             raise UserError("head_input.beside_landmarks true with no landmarks: training sets both; expected false")
 
-    @property
-    def of_clips(self) -> bool:
-        """Whether anything of the clips themselves is read."""
-        return self.audio != "none" or self.functionals
-
 
 @dataclass(frozen=True)
 class JudgeSettings:
-    """What a judge is built from, apart from its dimensions: `judge` in a recipe, `settings` in `judge.json`.
+    """What a judge is built from, apart from its dimensions: `judge` in a recipe.
 
     Attributes:
         backbone: "nano", a hub id or a folder in the hub's layout.
@@ -116,8 +124,8 @@ class JudgeSettings:
         padding_side: Side of the padding in a batch; scores do not depend on it.
         lora: What of the backbone is trained.
         head_input: What the head reads beside that vector.
-        head: How the pooled vector becomes a score: regression (a number), gaussian (a number and its spread), coral or
-            corn (thresholds between the steps of the scale), histogram (the spread of raters over the steps).
+        head: How the pooled vector becomes a score: regression (a number), gaussian (a number and its spread), corn
+            (thresholds between the steps of the scale), histogram (the spread of raters over the steps).
         long_clips: What happens in training to a clip above the maximum audio length of the backbone. refuse: an error.
             window: it is cut into the fewest windows of equal length that are short enough, a pair is read once for
             each combination of windows of its clips, and the head gets the mean of these, each weighted by the seconds
@@ -143,3 +151,15 @@ class JudgeSettings:
         if depth is None or (isinstance(depth, int) and depth >= 1) or (isinstance(depth, float) and 0 < depth <= 1):
             return
         raise UserError(f"judge.depth {depth}; expected a number of layers, or a share above 0 and up to 1")
+
+
+@dataclass(frozen=True)
+class BuiltSettings(JudgeSettings):
+    """Settings of a judge that is there: `settings` in `judge.json`."""
+
+    head_input: BuiltHeadInput = field(default_factory=BuiltHeadInput)
+
+    @classmethod
+    def of(cls, settings: JudgeSettings) -> BuiltSettings:
+        """Of the settings of a recipe, or of another judge."""
+        return cls(**{**vars(settings), "head_input": BuiltHeadInput(**vars(settings.head_input))})

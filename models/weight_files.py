@@ -5,6 +5,7 @@ which backbone."""
 from __future__ import annotations
 
 import hashlib
+import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from torch import Tensor
 from ..data_modules.errors import UserError, shown
 from ..data_modules.folders import file_hash
 from . import JUDGE_FILE
-from .backbones.deferred import finished
+from .backbones.deferred import weight_of
 from .description import BACKBONE, read_json, scales_text
 from .judge import OWN, EmpathyJudge
 from .lora import part_of
@@ -29,6 +30,8 @@ HEAD_FILE = "head.safetensors"
 BACKBONE_FILE = "backbone.safetensors"
 ADAPTER_FILE = "adapter/adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter/adapter_config.json"
+BACKBONE_INDEX = "model.safetensors.index.json"
+"""Beside the weights of an exported backbone in several files."""
 
 _STORED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Types of trained weights: torch would convert others without a word, and lose what they hold."""
@@ -184,7 +187,7 @@ def fingerprint(judge: EmpathyJudge, quantizable: bool = True) -> str:
     for name, weight in sorted(judge.network.named_parameters()):
         changed = weight.ndim > 1 and part_of(judge.backbone, name) == "language_model"
         if "lora_" not in name and name not in trained and (quantizable or not changed):
-            sample = finished(judge.network, name).flatten()[:16].to(torch.bfloat16).float()
+            sample = weight_of(judge.network, name).flatten()[:16].to(torch.bfloat16).float()
             plain = name.replace(".base_layer", "")
             digest.update(f"{plain} {tuple(weight.shape)} {sample.tolist()}\n".encode())
     return digest.hexdigest()
@@ -231,3 +234,46 @@ def damage(path: Path) -> str | None:
     except (zipfile.BadZipFile, OSError, EOFError) as error:
         return f"half-written or damaged checkpoint ({error})"
     return None if bad is None else f"damaged checkpoint (member {bad})"
+
+
+def check_backbone(folder: Path, expected: Mapping[str, str]) -> Path:
+    """Check that the backbone in the folder of a judge is complete and the one that was exported (SHA-256 by name).
+
+    Returns:
+        The folder of the backbone.
+
+    Raises:
+        UserError: If a file is missing, is another one or was not there, or the folder or its index leads elsewhere.
+    """
+    backbone = folder / BACKBONE
+    if not backbone.is_dir() or backbone.is_symlink():
+        raise UserError(f"{backbone}: no folder; expected the backbone that was exported with this judge")
+    files = backbone_files(folder)
+    wanted = {name for name in expected if name.startswith(f"{BACKBONE}/")}
+    if missing := sorted(wanted - files.keys()):
+        raise UserError(f"{folder / missing[0]}: missing; {JUDGE_FILE} names this file")
+    if surplus := sorted(files.keys() - wanted):
+        raise UserError(f"{folder / surplus[0]}: {JUDGE_FILE} names no such file; expected only what was exported")
+    for name in sorted(wanted):
+        check_hash(files[name], expected[name])
+    _check_index(backbone / BACKBONE_INDEX)
+    return backbone
+
+
+def backbone_files(folder: Path) -> dict[str, Path]:
+    """Files of the backbone of a judge, by their names in the judge's folder."""
+    paths = sorted(path for path in (folder / BACKBONE).rglob("*") if not path.is_dir() or path.is_symlink())
+    return {path.relative_to(folder).as_posix(): path for path in paths}
+
+
+def _check_index(path: Path) -> None:
+    """Check that the index names files beside it, and no others."""
+    if not path.is_file():
+        return
+    try:
+        files = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path}: not an index of weight files") from None
+    for file in files:
+        if not isinstance(file, str) or "/" in file or "\\" in file or not (path.parent / file).is_file():
+            raise UserError(f"{path}: weights in {shown(file)}; expected files beside it")

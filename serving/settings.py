@@ -62,7 +62,7 @@ class ServiceSettings(BaseModel):
     windows: bool = True
     max_queue: int = Field(default=128, ge=1, le=10**6)
     max_wait: float = Field(default=0.005, ge=0, le=60)
-    concurrency: int = Field(default=64, ge=1, le=10**4)
+    concurrency: int = Field(default=256, ge=1, le=10**4)
     decoders: int = Field(default=2, ge=1, le=256)
     decode_seconds: float = Field(default=10.0, gt=0, le=_DAY)
     body_seconds: float = Field(default=60.0, gt=0, le=_DAY)

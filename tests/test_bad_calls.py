@@ -25,9 +25,6 @@ BAD_ENDS: dict[str, tuple[str, ...]] = {
         "--hold-out system_id", "--leave-out nothing", "--folds 5 --leave-out system_id",
         "--folds 0 --leave-out system_id",
     ),
-    "combine {data} --out {tmp}/both": (
-        "{bad}/text.wav", "--names a b c", "{data} --rename nothing", "--shard-rows 0 --embed-audio",
-    ),
     "import": ("", "table", "huggingface no/such-data-set --out {tmp}/out"),
     "import table --dimension warmth=1:5 --out {tmp}/out": ("{bad}", "{bad}/text.wav", "{bad}/wide_cell.csv"),
     "import table {bad}/pairs.csv --out {tmp}/out --dimension": (
@@ -42,7 +39,6 @@ BAD_ENDS: dict[str, tuple[str, ...]] = {
     ),
     "compare --table {bad}/scores.csv": ("nobody", "ann --out {tmp}/r", "ann --data {data}"),
     "compare ann --table": ("{bad}/text.wav",),
-    "suggest constant --data {data} --ratings": ("1000000000000",),
     "stress": ("constant --data {data}", "{judge} --data {bad}"),
     "agreement": ("{bad}", "{bad}/scores.csv --column item", "{bad}/wide_cell.csv"),
     "plan": (
@@ -69,9 +65,8 @@ BAD_ENDS: dict[str, tuple[str, ...]] = {
         "--report {bad}", "--report {bad}/deep.json", "--quantization int8", "--push-to-hub 'a b c'",
         "--form merged --check-data {bad}",
     ),
-    "ensemble {run} --out {tmp}/e": ("", "{bad}/text.wav", "{judge} --average"),
+    "ensemble {run} --out {tmp}/e": ("", "{bad}/text.wav"),
     "train --config": (LONG, "{bad}/latin1.yaml", "{bad}"),
-    "sweep --config": ("{bad}/latin1.yaml",),
 }  # fmt: skip
 """What a command cannot do with, put behind it."""
 INTO = "score {judge} --device cpu --manifest {bad}/manifest.csv --out {tmp}/scores.csv"
@@ -85,7 +80,7 @@ BY_HAND = [*(f"{command} {end}" for command, ends in BAD_ENDS.items() for end in
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory, judge_folder, trained_run, dataset_folder, backbone_folder, make_tone) -> dict[str, str]:
+def places(tmp_path_factory, judge_folder, trained_run, dataset_folder, make_tone) -> dict[str, str]:
     """What `{...}` in calls stands for."""
     import soundfile
 
@@ -112,7 +107,7 @@ def places(tmp_path_factory, judge_folder, trained_run, dataset_folder, backbone
     shutil.copytree(dataset_folder, data)
     judge = data.with_name("judge")
     shutil.copytree(judge_folder, judge)
-    folders = {"judge": judge, "run": trained_run, "data": data, "backbone": backbone_folder, "bad": bad}
+    folders = {"judge": judge, "run": trained_run, "data": data, "bad": bad}
     deeps = {f"deep_{kind}": bad / f"deep_{kind}" for kind in ("judge", "data")}
     return {name: str(path) for name, path in (folders | deeps).items()}
 
@@ -147,18 +142,16 @@ def test_a_bad_call_is_one_line_and_leaves_nothing(call, places, tmp_path, capsy
 
 
 GOOD = {
-    "combine": "{data} --out {tmp}/out", "inspect": "{data}", "split": "{data} --overwrite", "recipes": "",
+    "inspect": "{data}", "split": "{data} --overwrite", "recipes": "",
     "evaluate": "constant --data {data} --out {tmp}/out --resamples 5",
     "compare": "constant random --data {data} --resamples 5",
     "challenge": "echomind constant --data {data} --resamples 5",
-    "suggest": "text --data {data} --out {tmp}/out",
     "stress": "{judge} --data {data} --device cpu --resamples 5 --checks louder",
     "agreement": "{bad}/scores.csv --resamples 5", "score": "{judge} --device cpu - {bad}/r.wav",
     "rank": "{judge} --device cpu - {bad}/r.wav", "explain": "{judge} --device cpu - {bad}/r.wav",
     "calibrate": "{judge} --data {data} --device cpu", "export": "{run} --out {tmp}/out",
     "ensemble": "{run} {judge} --out {tmp}/out", "serve": "{bad}/text.wav",
-    "sweep": "--config {bad}/latin1.yaml --out {tmp}/out", "plan": "{data} --resamples 5", "doctor": "",
-    "layers": "{backbone} --data {data} --device cpu --resamples 5 --out {tmp}/out",
+    "plan": "{data} --resamples 5", "doctor": "",
     **{f"import {name}": "{bad}/pairs.csv --out {tmp}/out" for name in importers.SOURCES},
 }  # fmt: skip
 HOSTILE = [

@@ -18,17 +18,18 @@ import pytest
 import soundfile
 import torch
 import yaml
-from empathy_judge.cli import COMMANDS
+from empathy_judge.cli import COMMANDS, main
 from empathy_judge.commands.options import build_parser, source_parser
 from empathy_judge.data_modules import importers
 from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.schema import PairDataset
 
 from .conftest import loaded
 from .pages import DOCS, PAGES, ROOT, blocks, commands, prose, python_blocks
 
 README = ROOT / "README.md"
 # Programs that are not ours, whose options no test of ours can know
-FOREIGN = ("apptainer", "curl", "docker", "export", "git", "hf", "cd", "python3")
+FOREIGN = ("apptainer", "curl", "docker", "export", "git", "hf", "cd", "python3", "vllm")
 
 
 def _name(page: Path) -> str:
@@ -210,6 +211,24 @@ def test_the_importer_of_the_page_imports(tmp_path):
     ]
     assert found.ratings[["rater_id", "score"]].values.tolist() == [["anna", 4.0], ["ben", 5.0]]
     assert [one.reason for one in found.skipped] == ["value 9; expected a number from 1 to 5"]
+
+
+def test_the_campaigns_of_the_page_become_one_dataset(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, scores in {"lab": (1, 4), "crowd": (1, 4)}.items():
+        rows = [f"{n},{name}{n}.wav,3,{score}" for n, score in enumerate(scores)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["pair_id,response_audio,rater_id,score", *rows]))
+        for n in range(2):
+            soundfile.write(tmp_path / f"{name}{n}.wav", np.full(8000, 0.1 * (n + 1)), 16_000)
+    _example("import-data.md", "data_modules", 2)
+    (command,) = [line for line in commands(DOCS / "howto" / "import-data.md", "bash") if "both.csv" in line]
+    assert main(shlex.split(command)[1:]) == 0
+    both = PairDataset.load(tmp_path / "both")
+    assert [(pair.pair_id, pair.tags) for pair in both.pairs] == [
+        (f"{name}/{n}", (("campaign", name),)) for name in ("lab", "crowd") for n in range(2)
+    ]
+    assert both.ratings.set_index("pair_id")["score"].to_dict() == {"lab/0": 1, "lab/1": 4, "crowd/0": 1, "crowd/1": 3}
+    assert set(both.ratings["rater_id"]) == {"lab/3", "crowd/3"}
 
 
 def test_the_loss_of_the_page_is_log_cosh():

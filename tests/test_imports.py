@@ -1,13 +1,14 @@
-"""Imports run downward only, from commands to data; nobody imports from above, not even inside a function. What
-`from empathy_judge import ...` gives, and that the package alone loads nothing heavy."""
+"""Imports run downward only, from commands to data, file by file: no file imports one that imports it, not even inside
+a function or for a type. What `from empathy_judge import ...` gives, and that the package alone loads nothing heavy."""
 
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import empathy_judge
@@ -17,7 +18,7 @@ from .pages import ROOT
 
 # From the bottom up; what shares a line may import each other
 STOREYS = (
-    {"__version__"}, {"data_modules"}, {"models"}, {"audio_inputs", "scorer"}, {"eval"}, {"train"},
+    {"core"}, {"data_modules"}, {"models"}, {"audio_inputs", "scorer"}, {"eval"}, {"train"},
     {"batch_scoring", "reward", "serving"}, {"demo"}, {"commands"}, {"cli"}, {"__main__"},
 )  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(STOREYS) for name in names}
@@ -61,6 +62,30 @@ def test_nothing_is_imported_from_above():
         if LEVEL[top] > LEVEL[name[0]] or (LEVEL[top] == LEVEL[name[0]] and top != name[0] and top != "audio_inputs")
     ]
     assert upward == []
+
+
+def _files_imported(file: Path, name: list[str], files: Mapping[str, Path]) -> Iterator[Path]:
+    """Files of ours that a file imports, at any place in it."""
+    package = ".".join(["empathy_judge", *(name if file.name == "__init__.py" else name[:-1])])
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            for alias in node.names:
+                found = files.get(f"{module}.{alias.name}") or files.get(module)
+                if found is not None:
+                    yield found
+
+
+def test_no_file_imports_one_that_imports_it():
+    named = {".".join(["empathy_judge", *name]): (file, name) for file, name in _modules()}
+    files = {module: file for module, (file, _) in named.items()}
+    imported = {file: set(_files_imported(file, name, files)) - {file} for file, name in named.values()}
+    assert sum(map(len, imported.values())) > 1_000
+    try:
+        graphlib.TopologicalSorter(imported).prepare()
+    except graphlib.CycleError as error:
+        circle = [str(file.relative_to(ROOT)) for file in error.args[1]]
+        pytest.fail(" is imported by ".join(circle))
 
 
 def test_every_module_loads():

@@ -41,9 +41,9 @@ judge the same weights would mean something else."""
 LEFT_OUT = "left_out.csv"
 """Scores of pairs by judges that were not trained on them; it is written last: where it exists, its run is finished."""
 ENSEMBLE = "ensemble"
-PROBE, LORA, LARGER = "probe", "lora", "larger_lora"
+PROBE, LORA = "probe", "lora"
 """What auto tries, in this order; the names of their folders."""
-OF_A_RUN = (CHECKPOINTS, CALIBRATION_FILE, LEFT_OUT, ENSEMBLE, PROBE, LORA, LARGER)
+OF_A_RUN = (CHECKPOINTS, CALIBRATION_FILE, LEFT_OUT, ENSEMBLE, PROBE, LORA)
 """What training may replace in the folder of a run, beside its `config.yaml`."""
 _LOCK = ".lock"
 # Whether any process was asked to stop takes communication between all of them: every so many batches or seconds,

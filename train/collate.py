@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import pickle
 from collections.abc import Sequence
@@ -15,14 +14,13 @@ from torch import distributed as dist
 from torch.nn import functional
 
 from ..data_modules.items import ComparedPair, RatedPair
-from ..data_modules.schema import Dimension, Pair
-from ..models.backbones.base import Inputs, Movable
+from ..data_modules.schema import Dimension
+from ..models.backbones.inputs import Inputs, Movable
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
 from ..models.settings import JudgeSettings
 from .features import Features, place
 from .objective import Labels
-from .settings import Comparable
 
 
 @dataclass(frozen=True)
@@ -43,15 +41,12 @@ class Collate:
     reading takes.
     """
 
-    def __init__(
-        self, judge: EmpathyJudge, features: Features | None, *, with_counts: bool, compare: Comparable
-    ) -> None:
+    def __init__(self, judge: EmpathyJudge, features: Features | None, *, with_counts: bool) -> None:
         """Put the pieces together; without cached `features` every clip is decoded. `with_counts` = a loss reads how
-        many raters gave each step, `compare` = which rows may be ranked against each other.
+        many raters gave each step.
         """
         self._judge, self.features = judge, features
         self._with_counts = with_counts
-        self._compare: Comparable = compare
 
     def __call__(self, items: Sequence[RatedPair | ComparedPair]) -> Batch:
         """Inputs and labels of several items: rated pairs, then the chosen, then the rejected pairs. Pairs of
@@ -65,7 +60,6 @@ class Collate:
             targets=_stacked([item.scores for item in rated], rest, torch.nan, len(dimensions)),
             weights=_stacked([item.weights for item in rated], rest, 0.0, len(dimensions)),
             counts=_counts(rated, rest, dimensions) if self._with_counts else None,
-            groups=torch.tensor([_group(pair, self._compare) for pair in pairs]),
             raters=torch.tensor([item.rater for item in rated] + [-1] * rest),
             chosen=torch.arange(len(rated), len(rated) + len(compared)),
             rejected=torch.arange(len(rated) + len(compared), len(pairs)),
@@ -109,12 +103,6 @@ def _stacked(rows: Sequence[Tensor], rest: int, filling: float, width: int) -> T
     """`(rows + rest, width)`, the rest filled."""
     tail = torch.full((rest, width), filling)
     return torch.cat([torch.stack(list(rows)), tail]) if rows else tail
-
-
-def _group(pair: Pair, compare: Comparable) -> int:
-    """A number that pairs share whose ranks may be compared, the same in every process; -1 = with none."""
-    name = {"all": "", "group": pair.group_id, "system": pair.system_id}[compare]
-    return -1 if name is None else int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
 
 
 def gather(prediction: Prediction, labels: Labels) -> tuple[Prediction, Labels]:

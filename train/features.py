@@ -21,7 +21,8 @@ from ..data_modules.errors import ASKED_TO_STOP, UserError
 from ..data_modules.parallel import progress
 from ..data_modules.schema import Pair
 from ..models.backbones.audio_language_model import AudioLanguageModel
-from ..models.backbones.base import Backbone, Inputs
+from ..models.backbones.base import Backbone
+from ..models.backbones.inputs import Inputs
 from ..models.disk_store import DiskStore
 from ..models.feature_cache import ClipStates, PairStates, check_split
 from ..models.judge import EmpathyJudge

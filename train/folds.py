@@ -1,7 +1,7 @@
 """Several runs as one: a judge for each fold, the choice between probe and adapters, and the judge of all pairs.
 
-Method auto climbs a ladder: the probe, then the adapters of `judge.lora`, then those of `larger_lora`. Each is kept
-only if it is ahead of the one before it, on pairs that neither was trained on; else the ladder ends there.
+Method auto trains the probe, then adapters, which are kept only if they are ahead of it on pairs that neither was
+trained on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from ..models.ensemble import write_ensemble
 from ..models.heads import Prediction
 from ..models.scoring import PairScorer, placed
 from ..models.weight_files import read_checkpoint
-from .checkpointing import ENSEMBLE, LARGER, LEFT_OUT, LORA, PROBE, check_same_data, check_same_settings
+from .checkpointing import ENSEMBLE, LEFT_OUT, LORA, PROBE, check_same_data, check_same_settings
 from .features import temporary_folder
 from .module import RunTask
 from .recipe import Recipe
@@ -57,8 +57,8 @@ _ELSEWHERE = (
 )  # fmt: skip
 """Settings that a finished part need not share: where and how it runs, and what else is tried."""
 _NOT_OF_A_PROBE = (
-    "judge.lora", "larger_lora", "objective", "optimizer", "trainer", "patience", "data.batch_size",
-    "data.batch_tokens", "data.batches",
+    "judge.lora", "objective", "optimizer", "trainer", "patience", "data.batch_size", "data.batch_tokens",
+    "data.batches",
 )  # fmt: skip
 One = Callable[[Mapping[str, Any], RunTask], object]
 """Trains once, with changed settings of the recipe and the task of the run."""
@@ -92,22 +92,19 @@ def train_several(recipe: Recipe, folder: Path, one: One, text: str) -> None:
     write_files("train", folder, {CONFIG_FILE: text.encode()})
     with plan.shared_cache() as settings:
         overrides = {"refit": False, "folds": 0, "resume": "auto" if recipe.resume else False, **settings}
-        ladder = plan.ladder
-        chosen, *higher = ladder
-        tried = {chosen: plan.tried(chosen, one, {**overrides, **ladder[chosen]})}
-        for method in higher:
-            tried[method] = plan.tried(method, one, {**overrides, **ladder[method]})
-            if not plan.leads(method, chosen, tried):
-                break
-            chosen = method
-        result = tried[chosen]
+        chosen = PROBE if recipe.method == "auto" else recipe.method
+        result = plan.tried(chosen, one, {**overrides, "method": chosen})
+        if recipe.method == "auto":
+            adapted = plan.tried(LORA, one, {**overrides, "method": LORA})
+            if plan.leads(adapted, result):
+                chosen, result = LORA, adapted
         if recipe.folds or recipe.refit:
             scores = result.scores if recipe.folds or chosen != PROBE else None
             epochs = result.epochs if chosen != PROBE else None
             task = RunTask(
                 everything(recipe), refit=True, scores=scores, epochs=epochs, start=result.start, one_process=True
             )
-            one({**overrides, **ladder[chosen]}, task)
+            one({**overrides, "method": chosen}, task)
         else:  # the chosen run becomes the run itself
             shutil.copytree(folder / chosen / CHECKPOINTS, folder / CHECKPOINTS, dirs_exist_ok=True)
             if (folder / chosen / CALIBRATION_FILE).is_file():
@@ -165,36 +162,20 @@ class _Plan:
             raise UserError(f"folds {folds} with method {self._recipe.method}: {why}; expected at least {least}")
         if folds > groups:
             raise UserError(f"folds {folds}: the pairs have {counted(groups, 'group')}; expected at most as many folds")
-        if not self._recipe.resume and any((self._folder / method).exists() for method in (PROBE, LORA, LARGER)):
+        if not self._recipe.resume and any((self._folder / method).exists() for method in (PROBE, LORA)):
             raise UserError(
                 f"{self._folder}: already holds runs; expected another --run, or --resume true to continue them"
             )
 
     def check_finished(self, text: str) -> None:
         """Check that recipe (as YAML) and data are those of the parts that are finished: they are not trained again."""
-        finished = {
-            file.parent: method for method in (PROBE, LORA, LARGER) for file in (self._folder / method).rglob(LEFT_OUT)
-        }
+        finished = {file.parent: method for method in (PROBE, LORA) for file in (self._folder / method).rglob(LEFT_OUT)}
         if finished:
-            methods = set(finished.values())
-            unused = _NOT_OF_A_PROBE if methods == {PROBE} else () if LARGER in methods else ("larger_lora",)
+            unused = _NOT_OF_A_PROBE if LORA not in finished.values() else ()
             check_same_settings(self._folder, text, [""], [*_ELSEWHERE, *unused])
         for part in sorted(finished):
             origin = read_checkpoint(part / CHECKPOINTS / BEST)["description"]["provenance"]
             check_same_data(part, origin, self._hashes, self._recipe.data.path)
-
-    @property
-    def ladder(self) -> Mapping[str, Mapping[str, Any]]:
-        """The methods to try, in this order, each with its changed settings of the recipe."""
-        method, larger = self._recipe.method, self._recipe.larger_lora
-        if method != "auto":
-            return {method: {"method": method}}
-        ladder: dict[str, dict[str, Any]] = {PROBE: {"method": PROBE}, LORA: {"method": LORA}}
-        if larger.parts:
-            ladder[LARGER] = {"method": LORA, **{f"judge.lora.{name}": value for name, value in asdict(larger).items()}}
-            if self._recipe.cache.what != "none":  # other parts of the backbone are frozen then
-                ladder[LARGER]["cache.what"] = "auto"
-        return ladder
 
     @contextmanager
     def shared_cache(self) -> Iterator[Mapping[str, Any]]:
@@ -285,13 +266,13 @@ class _Plan:
         columns = [dimension.name for dimension in self._dimensions]
         return scores, self._dataset.mean_scores()[columns].to_numpy(np.float64)[rows], self._groups[rows]
 
-    def leads(self, method: str, kept: str, tried: Mapping[str, _Tried]) -> bool:
-        """Whether a method is ahead of the one that is kept so far; says why in one line.
+    def leads(self, adapted: _Tried, probe: _Tried) -> bool:
+        """Whether adapters are ahead of the probe; says why in one line.
 
-        It is if the 90 % interval of its lead, a bootstrap over what folds keep together, does not begin below 0; never
-        where there are fewer than `MIN_GROUPS` of these.
+        They are if the 90 % interval of their lead, a bootstrap over what folds keep together, does not begin below 0;
+        never where there are fewer than `MIN_GROUPS` of these.
         """
-        (before, now), human, groups = self._compared(tried[kept], tried[method])
+        (before, now), human, groups = self._compared(probe, adapted)
         means = [_mean_spearman(scores, human) for scores in (before, now)]
         draws = Resamples.draw(groups, RESAMPLES, self._recipe.seed)
         leads = draws.draws(
@@ -306,9 +287,8 @@ class _Plan:
         else:
             interval = "no 90 % interval: it is undefined in every draw"
         say(
-            f"auto: {method if ahead else kept}: mean Spearman of {method} {means[1]:.3f}, of "
-            f"{'the probe' if kept == PROBE else kept} {means[0]:.3f} on {len(human)} pairs that neither was trained "
-            f"on; {method} leads by {means[1] - means[0]:.3f} ({interval})"
+            f"auto: {LORA if ahead else PROBE}: mean Spearman of {LORA} {means[1]:.3f}, of the probe {means[0]:.3f} on "
+            f"{len(human)} pairs that neither was trained on; {LORA} leads by {means[1] - means[0]:.3f} ({interval})"
         )
         return ahead
 

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_iter
 from ..data_modules.audio import Clip
 from ..data_modules.errors import UserError, counted
 from ..data_modules.schema import Dimension, Pair, Turn
-from ..models.backbones.base import Clips, Inputs
+from ..models.backbones.inputs import Clips, Inputs
 from ..models.backbones.layers import recompute_activations
 from ..models.backbones.loading import NF4_BLOCK
 from ..models.judge import EmpathyJudge
@@ -156,7 +156,7 @@ def _activations(judge: EmpathyJudge, one: Inputs, batch: int, audio_cached: boo
             stack.enter_context(_fused_attention())
         live = stack.enter_context(LiveMemory(judge.parameters()))
         if audio_cached:
-            count = len(one.audio_index) // judge.backbone.tokens_per_state * batch
+            count = len(one.audio_index) * batch
             floats = next(weight for weight in judge.network.parameters() if weight.is_floating_point())
             states = torch.empty((count, judge.backbone.audio_size), dtype=floats.dtype, device="meta")
         else:

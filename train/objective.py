@@ -14,38 +14,34 @@ from torch.nn import functional
 from ..data_modules.errors import UserError
 from ..data_modules.items import directions
 from ..data_modules.schema import Dimension
-from ..models.backbones.base import Movable
+from ..models.backbones.inputs import Movable
 from ..models.heads import Prediction, ScaleRange
 from ..models.losses import (
     bradley_terry,
     ccc,
     centring,
-    coral,
     corn,
     faithful_nll,
     histogram_cross_entropy,
-    huber,
-    logistic_ranking,
-    margin_ranking,
     mse,
     soft_spearman,
-    squared_emd,
 )
 from ..models.settings import HeadName
 from .settings import LossSettings, LossWeights
 
 _OF_COMPARISONS = ("bradley_terry", "centring")
+_CENTRING = 0.01
+"""Weight of `centring` where there is `bradley_terry`."""
 OWN_LOSS: Mapping[HeadName, str] = {
-    "regression": "mse", "gaussian": "gaussian_nll", "coral": "ordinal", "corn": "ordinal", "histogram": "histogram",
+    "regression": "mse", "gaussian": "gaussian_nll", "corn": "ordinal", "histogram": "histogram",
 }  # fmt: skip
 # Losses that not every head can be trained with
 _HEADS: Mapping[str, tuple[HeadName, ...]] = {
     "gaussian_nll": ("gaussian",),
-    "ordinal": ("coral", "corn"),
-    "histogram": ("coral", "corn", "histogram"),
-    "squared_emd": ("coral", "corn", "histogram"),
+    "ordinal": ("corn",),
+    "histogram": ("corn", "histogram"),
 }
-_OF_COUNTS = ("ordinal", "histogram", "squared_emd")
+_OF_COUNTS = ("ordinal", "histogram")
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,6 @@ class Labels(Movable):
     targets: Tensor  # rating points `(rows, dimensions)`; NaN = not rated
     weights: Tensor  # how much each target counts `(rows, dimensions)`, 0 = not rated
     counts: Tensor | None  # how many raters gave each step `(rows, dimensions, steps)`; None where a scale has no steps
-    groups: Tensor  # rows with the same number may be ranked against each other `(rows,)`; negative = with none
     raters: Tensor  # who gave the rating `(rows,)`; -1 = it is of several raters
     chosen: Tensor  # row of the better pair of each comparison `(comparisons,)`
     rejected: Tensor  # row of the other
@@ -81,6 +76,8 @@ class Objective(nn.Module):
         if not any(value for name, value in values.items() if name not in _OF_COMPARISONS):
             values[OWN_LOSS[head]] = 1.0
         self.weights = {name: value for name, value in values.items() if value}
+        if "bradley_terry" in self.weights:
+            self.weights["centring"] = _CENTRING
         for name in self.weights:
             heads = _HEADS.get(name, (head,))
             if head not in heads:
@@ -93,7 +90,7 @@ class Objective(nn.Module):
                     f"objective.losses.{loss}: dimension {dimension.name} goes from {dimension.scale}; expected a "
                     "scale with steps, such as 1:5:1, or other losses"
                 )
-        self.settings, self.head = settings, head
+        self.settings = settings
         self._range = ScaleRange(dimensions)
         self._better = nn.Buffer(directions(dimensions), persistent=False)
         widths = [1 if d.step is None else d.steps for d in dimensions]
@@ -118,24 +115,18 @@ class Objective(nn.Module):
         """Losses on ratings, each computed when it is called."""
         score, target = map(self._range.normalise, (prediction.score, labels.targets))
         mask = labels.weights
-        settings, groups = self.settings, None if self.settings.compare == "all" else labels.groups
         yield "mse", partial(mse, score, target, mask)
-        yield "huber", partial(huber, score, target, mask, settings.huber_delta)
         yield "ccc", partial(ccc, score, target, mask)
-        soft, tie = settings.temperature, settings.tie
-        yield "margin_ranking", partial(margin_ranking, score, target, mask, groups, margin=settings.margin, tie=tie)
-        yield "logistic_ranking", partial(logistic_ranking, score, target, mask, groups, temperature=soft, tie=tie)
-        yield "soft_spearman", partial(soft_spearman, score, target, mask, soft)
+        yield "soft_spearman", partial(soft_spearman, score, target, mask, self.settings.temperature)
         if (deviation := prediction.deviation) is not None:
             variance = (deviation / self._range.span).square()
             yield "gaussian_nll", partial(faithful_nll, score, variance, target, mask)
         if (counts := labels.counts) is None:
             return
         if (logits := prediction.thresholds) is not None:
-            yield "ordinal", partial(coral if self.head == "coral" else corn, logits, counts, mask, self._exists)
+            yield "ordinal", partial(corn, logits, counts, mask, self._exists)
         if (log_probabilities := prediction.log_probabilities) is not None:
             yield "histogram", partial(histogram_cross_entropy, log_probabilities, counts, mask)
-            yield "squared_emd", partial(squared_emd, log_probabilities, counts, mask, self._exists)
 
     def _compared(self, prediction: Prediction, labels: Labels) -> dict[str, Callable[[], Tensor]]:
         """Losses on comparisons. A preference says which is better, whichever end of the scale that is."""
@@ -143,9 +134,9 @@ class Objective(nn.Module):
         better = 0.5 + self._better * (score - 0.5)
         first, second, mask = better[labels.chosen], better[labels.rejected], ~labels.strengths.isnan()
         strengths = labels.strengths.nan_to_num()
-        temperature, margin = self.settings.preference_temperature, self.settings.strength_margin
+        temperature = self.settings.preference_temperature
         return {
-            "bradley_terry": partial(bradley_terry, first, second, strengths, mask, temperature, margin),
+            "bradley_terry": partial(bradley_terry, first, second, strengths, mask, temperature),
             "centring": partial(centring, first, second, mask),
         }
 

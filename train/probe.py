@@ -23,7 +23,7 @@ from ..data_modules.items import directions
 from ..data_modules.parallel import say
 from ..data_modules.schema import Pair
 from ..data_modules.splits import kept_together
-from ..models.backbones.base import Inputs
+from ..models.backbones.inputs import Inputs
 from ..models.closed_form import EXACT, Solution, fit_preferences
 from ..models.heads import Prediction
 from ..models.probe import OfClips, Probe, Rated, compare_as, head_at, shuffled, standardise

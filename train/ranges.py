@@ -44,12 +44,8 @@ RANGES: Mapping[str, _Range] = {
     "clip_seconds": _Range(0.1, 3_600),
     "gpu_gib": _Range(0.1, 10**6),
     **{f"objective.losses.{name}": _LOSS for name in LossWeights.__dataclass_fields__},
-    "objective.settings.huber_delta": _Range(0, 1, above=True),
-    "objective.settings.margin": _SHARE,
     "objective.settings.temperature": _Range(0, 10**3, above=True),
     "objective.settings.preference_temperature": _Range(0, 10**3, above=True),
-    "objective.settings.tie": _SHARE,
-    "objective.settings.strength_margin": _Range(0, 10**3),
     "objective.rater_embedding": _Range(0, 4_096),
     "optimizer.learning_rate": _Range(0, 10**3),
     "optimizer.head_learning_rate": _Range(0, 10**3),
@@ -114,11 +110,10 @@ def check_ranges(found: Namespace, where: str) -> None:
             raise UserError(f"{where}{problem}")
     if not isinstance(trainer, dict):
         _check_trainer(found, where)
-    for prefix in ("judge.", "larger_"):
-        try:
-            LoraSettings(**found[f"{prefix}lora"].clone(with_meta=False).as_dict())
-        except UserError as error:
-            raise UserError(f"{where}{prefix}{error}") from None
+    try:
+        LoraSettings(**found["judge.lora"].clone(with_meta=False).as_dict())
+    except UserError as error:
+        raise UserError(f"{where}judge.{error}") from None
 
 
 def _check_trainer(found: Namespace, where: str) -> None:

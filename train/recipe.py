@@ -68,6 +68,9 @@ class RecipeParser:
                 "--trainer", type=dict[str, Any] | str, default={},  # a file
                 help="arguments of lightning.Trainer, as in --trainer.max_epochs 3: see train --trainer.help",
             )  # fmt: skip
+        for action in self.parser._actions:
+            if action.dest in _NOT_KEPT:  # no keys of recipes: spelled as options of other commands are
+                action.option_strings = [f"--{action.dest.replace('_', '-')}"]
         defaults = self.parser.get_defaults()
         self._names = [name for name in defaults.keys() if name != "config"]  # noqa: SIM118 a namespace of namespaces
 

@@ -40,6 +40,7 @@ from ..models.judge_calibration import fit_calibration, store_calibration
 from ..models.lora import check_trainable, count_parameters, parameter_table
 from ..models.probe import without_adapters
 from ..models.scoring import Heard
+from ..models.settings import BuiltSettings
 from ..models.weight_files import hash_of, read_checkpoint
 from .checkpointing import (
     AtomicCheckpoints,
@@ -183,13 +184,13 @@ def _train_one(
     L.seed_everything(recipe.seed, workers=True, verbose=False)
     hush()
     with ExitStack() as until_the_end:
-        position, loops, reading, head_input = Position(), None, recipe.data, recipe.judge.head_input
+        position, loops, reading, kernel = Position(), None, recipe.data, {}
         if start is not None:
             resumed = read_checkpoint(start)
             position, loops = position_of(resumed), resumed["loops"]
             # it began at a probe, which may have chosen a kernel
             saved = parse(start, resumed["description"]).settings.head_input
-            head_input = replace(head_input, landmarks=saved.landmarks, beside_landmarks=saved.beside_landmarks)
+            kernel = {"landmarks": saved.landmarks, "beside_landmarks": saved.beside_landmarks}
             if reading.batch_tokens == "auto":  # the size found then, even if more memory is free now
                 reading = replace(reading, batch_tokens=resumed["order"].get("data.batch_tokens") or "auto")
         datamodule = PairDataModule(reading, seed=recipe.seed, start=position, parts=task.parts)
@@ -206,8 +207,8 @@ def _train_one(
             _check_same(given, datamodule.dataset)
         _check_data(recipe, datamodule)
 
-        settings = without_adapters(recipe.judge) if recipe.method == "probe" else recipe.judge
-        settings = replace(settings, head_input=head_input)
+        settings = BuiltSettings.of(without_adapters(recipe.judge) if recipe.method == "probe" else recipe.judge)
+        settings = replace(settings, head_input=replace(settings.head_input, **kernel))
         judge = EmpathyJudge(settings, datamodule.dimensions, deferred=isinstance(trainer.strategy, ShardedStrategy))
         judge.head.start_at(datamodule.mean_ratings().to(judge.device))
         if recipe.gradient_checkpointing and not recompute_activations(judge.network):
@@ -228,8 +229,7 @@ def _train_one(
             path = recipe.cache.folder
             cache = Path(path) if path else until_the_end.enter_context(temporary_folder(folder, trainer.local_rank))
             features = Features(judge, what, DiskStore(cache, recipe.cache.gigabytes), str(trainer.precision))
-        compare = recipe.objective.settings.compare
-        collate = Collate(judge, features, with_counts=objective.needs_counts, compare=compare)
+        collate = Collate(judge, features, with_counts=objective.needs_counts)
         module = JudgeModule(judge, objective, collate, recipe.optimizer, raters, task)
 
         trainer.fit(module, datamodule, ckpt_path=start, weights_only=True)
@@ -359,8 +359,6 @@ def _check_data(recipe: Recipe, data: PairDataModule) -> None:
             f"cache: {recipe.cache.what} with augmentation: each epoch hears every clip anew, so that nothing can be "
             "kept; expected cache.what none, or no augmentation"
         )
-    if recipe.judge.head_input.landmarks:
-        raise UserError(f"judge.head_input.landmarks {recipe.judge.head_input.landmarks}: training sets it; expected 0")
     if recipe.method == "probe" and not recipe.judge.head_input.of_clips:
         raise UserError("method probe with judge.head_input.audio none; expected --judge.head_input.audio all_layers")
     if recipe.method == "probe" and recipe.data.augmentation.active:

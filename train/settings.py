@@ -11,11 +11,10 @@ from typing import Any, Literal
 from ..data_modules.errors import UserError, nearest
 from ..data_modules.settings import DataSettings
 from ..data_modules.yaml_files import read_yaml
-from ..models.settings import JudgeSettings, LoraSettings
+from ..models.settings import JudgeSettings
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 _NEEDS = "# needs: "
-Comparable = Literal["all", "group", "system"]
 Cache = Literal["auto", "none", "audio", "layers"]
 """What is computed once: nothing, audio states, or the hidden states that enter the first layer with LoRA."""
 
@@ -24,38 +23,29 @@ Cache = Literal["auto", "none", "audio", "layers"]
 class LossWeights:
     """How much each loss counts; 0 = not at all.
 
-    If every loss on ratings is 0, the head's own is taken: mse for the regression head, gaussian_nll, ordinal (coral
-    and corn), histogram. Losses are taken over the items of a batch, those of all devices together. Distances are
+    If every loss on ratings is 0, the head's own is taken: mse for the regression head, gaussian_nll, ordinal
+    (corn), histogram. Losses are taken over the items of a batch, those of all devices together. Distances are
     shares of the scale, so that dimensions on different scales count alike.
 
     Attributes:
         mse: Squared error of the score.
-        huber: Huber loss of the score: outliers pull less.
         ccc: One minus the concordance correlation of the batch.
         gaussian_nll: Half the squared error of the score, and the negative log likelihood of the target given that
             score, which the deviation learns from (gaussian head).
-        ordinal: Thresholds between the steps (coral and corn heads).
-        histogram: Cross-entropy with the raters' histogram (coral, corn and histogram heads).
-        squared_emd: Squared earth mover's distance to the raters' histogram (coral, corn and histogram heads).
-        margin_ranking: Hinge on pairs of items that are ranked.
-        logistic_ranking: Logistic loss on pairs of items that are ranked.
+        ordinal: Thresholds between the steps (corn head).
+        histogram: Cross-entropy with the raters' histogram (corn and histogram heads).
         soft_spearman: One minus a differentiable Spearman correlation of the batch.
-        bradley_terry: Of comparisons, by people or counterfactual, where the data has a share of them.
-        centring: Keeps compared pairs around the middle of the scale, which comparisons leave open.
+        bradley_terry: Of comparisons, by people or counterfactual, where the data has a share of them. With it,
+            compared pairs are kept around the middle of the scale, which comparisons leave open.
     """
 
     mse: float = 0.0
-    huber: float = 0.0
     ccc: float = 0.0
     gaussian_nll: float = 0.0
     ordinal: float = 0.0
     histogram: float = 0.0
-    squared_emd: float = 0.0
-    margin_ranking: float = 0.0
-    logistic_ranking: float = 0.0
     soft_spearman: float = 0.0
     bradley_terry: float = 1.0
-    centring: float = 0.01
 
 
 @dataclass(frozen=True)
@@ -63,25 +53,13 @@ class LossSettings:
     """Settings of single losses; distances are shares of the scale.
 
     Attributes:
-        huber_delta: Error beyond which Huber's loss is linear.
-        margin: By how much margin_ranking wants the better item to lead.
-        temperature: Lead at which logistic_ranking is three quarters sure (sigmoid of 1), and the softness of
-            soft_spearman's ranks.
-        preference_temperature: Lead at which bradley_terry is three quarters sure. Single preferences are noisy: a low
-            one trusts each too much (on the sample 0.1 learned far more slowly than 0.3).
-        tie: Targets that differ by no more are tied.
-        compare: Which items are ranked against each other: all of a batch, those of one group (with data.batches
-            groups), or those of one system.
-        strength_margin: By how much more, in units of that temperature, a preference of strength 1 must be met.
+        temperature: Softness of soft_spearman's ranks.
+        preference_temperature: Lead at which bradley_terry is three quarters sure (sigmoid of 1). Single preferences
+            are noisy: a low one trusts each too much (on the sample 0.1 learned far more slowly than 0.3).
     """
 
-    huber_delta: float = 0.1
-    margin: float = 0.05
     temperature: float = 0.1
     preference_temperature: float = 0.3
-    tie: float = 0.0
-    compare: Comparable = "all"
-    strength_margin: float = 0.0
 
 
 NATURAL = LossWeights()
@@ -149,10 +127,9 @@ class Recipe:
         method: probe: no gradients; the head becomes the closed-form regression of ratings on what the frozen backbone
             hears, ridge or with a Gaussian kernel, or of their ranks, in one pass over the training split. lora: starts
             at that of ratings (ridge with several processes, a rater embedding, or more than 5,000 pairs) and trains
-            adapters, pooling and head; its start may remain the best checkpoint. auto: the probe, then lora, then lora
-            with the adapters of larger_lora. Each is kept only if it agrees better with people than the one before it
-            on pairs that neither was trained on (the 90 % interval of its lead must not begin below 0); else what comes
-            after is not tried.
+            adapters, pooling and head; its start may remain the best checkpoint. auto: the probe, then lora,
+            which is kept only if it agrees better with people than the probe on pairs that neither was trained on (the
+            90 % interval of its lead must not begin below 0).
         refit: Train on the validation splits, too, once they have chosen. lora: for as many epochs as a first run had
             at its best; probe: kernel and penalty by cross-validation on all. It is calibrated with scores of judges
             that were not trained on a pair.
@@ -177,8 +154,6 @@ class Recipe:
         clip_seconds: Length of every clip in a dry run.
         gpu_gib: Memory of a GPU to fit in a dry run; by default that of the GPU here, if any.
         judge: What is built.
-        larger_lora: Adapters that method auto tries last, in place of those of judge.lora: larger ones, or in more
-            parts. It does not where larger_lora.parts is empty.
         objective: What is minimised.
         optimizer: AdamW and its learning rates.
         cache: What frozen layers make of the data, computed once.
@@ -204,7 +179,6 @@ class Recipe:
     clip_seconds: float = 8.0
     gpu_gib: float | None = None
     judge: JudgeSettings = field(default_factory=JudgeSettings)
-    larger_lora: LoraSettings = field(default_factory=lambda: LoraSettings(parts=[]))
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     cache: CacheSettings = field(default_factory=CacheSettings)
@@ -226,7 +200,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ShippedRecipe:
-    """A recipe, or a sweep file, that comes with the package."""
+    """A recipe that comes with the package."""
 
     name: str  # to be given to ``--config``
     about: str  # what it is

@@ -15,15 +15,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import yaml
-
 from ..errors import AudioError, DataError, UserError, counted, shown
-from ..folders import path_version, replace_text
+from ..folders import path_version
 from ..pairs_file import PAIRS_FILE, SHARD_FOLDER, SHARD_ROWS, shard_name, write_pairs
 from ..parallel import map_threads
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS
 from ..rows import PAIR_COLUMNS, TAGS, checked_pairs, hash_order, ratings_schema, sorted_tags
-from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, check_annotations, complete_dataset, hash_of_splits
+from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, check_annotations, complete_dataset
 from ..staging import staged_folder
 from ..stored_clips import CONTEXT, RESPONSE, EmbeddedClip, StoredClip
 from .clips import CheckedClip, ClipCell, Content, check_clips, read_clip
@@ -72,7 +70,6 @@ def assemble(
     embed_audio: bool = False,
     shard_rows: int = SHARD_ROWS,
     max_skipped: float = DEFAULT_MAX_SKIPPED,
-    split_facts: Mapping[str, Any] | None = None,
 ) -> PairDataset:
     """Writes the dataset; `out` appears complete or not at all.
 
@@ -87,7 +84,6 @@ def assemble(
         embed_audio: Keep audio inside Parquet files instead of in a folder.
         shard_rows: Pairs in a file of embedded audio; more pairs go into several files.
         max_skipped: Share of the source's pairs that may be skipped.
-        split_facts: What ``split.yaml`` says beside the hash; None = the pairs are in no splits.
 
     Returns:
         The dataset as it loads.
@@ -134,12 +130,6 @@ def assemble(
             card = dataclasses.replace(card, description=f"{card.description} {note}".strip())
         _write_rows(usable, clips, stage, shard_rows if embed_audio else len(usable))
         usable.sort(key=lambda row: hash_order(row["pair_id"]))
-        if split_facts is not None:
-            from ..audit import SPLIT_FILE  # takes pandas
-
-            splits = ((row["pair_id"], row.get("split")) for row in usable)
-            facts = {**split_facts, "split_hash": hash_of_splits(splits)}
-            replace_text(stage / SPLIT_FILE, yaml.safe_dump(facts))
         complete_dataset(stage, card, (_stored(row, clips) for row in usable), ratings, preferences)
     return PairDataset.load(out)
 

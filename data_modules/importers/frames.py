@@ -26,11 +26,11 @@ from ..samples import clip_of, decoded
 from ..schema import PairDataset
 from ..spellings import spelling_hint
 from ..stored_clips import CONTEXT, RESPONSE, StoredClip
-from ..tables import SourceTable, check_header
+from ..tables import SourceTable, TableMapping, check_header
 from .assemble import assemble
 from .clips import ClipCell, Content, path_or_bytes, read_clip
 from .hugging_face import RATINGS
-from .table import TableMapping, read_pairs
+from .table import read_pairs
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -38,15 +38,36 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE = 16  # whose audio is held twice
 
 
-def from_frames(
+def dataset_from_frames(
     pairs: pd.DataFrame,
     ratings: pd.DataFrame,
+    *,
     dimensions: Sequence[str | Dimension],
-    folder: str | Path | None,
-    synthetic: bool,
-    overwrite: bool,
+    folder: str | Path | None = None,
+    synthetic: bool = False,
+    overwrite: bool = False,
 ) -> PairDataset:
-    """See `PairDataset.from_frame`."""
+    """Makes a dataset of two frames. Every clip is decoded once and stored.
+
+    Args:
+        pairs: One row per pair: ``pair_id``, ``response_audio`` and any other column of `Pair`, with
+            ``context_audio`` for its context and ``tag:NAME`` for a tag; others are left out. Audio is a path, the
+            bytes of an audio file, or ``(samples, rate in Hz)`` with float samples; ``context_audio`` may be a list
+            of ``{"role", "audio"}``. Without ``group_id``, pairs of the same context and situation are one group.
+        ratings: ``pair_id, rater_id, dimension, score`` (rating points), and ``seconds`` where times are known; or
+            one of the other layouts of ``import table``. Every score counts, so that NaN is refused; a missing
+            rating is a missing row.
+        dimensions: The scales, such as ``["vocal_empathy=1:5:1"]``: from 1 to 5 in steps of 1.
+        folder: Of the dataset; None = a temporary one, which is gone when Python ends.
+        synthetic: Whether the ratings were not given by people.
+        overwrite: Replace a pair dataset in `folder`.
+
+    Returns:
+        The dataset as it loads. Without a column ``split`` it has no splits; `splits.split_dataset` makes them.
+
+    Raises:
+        DataError: If a frame breaks the contract or a clip cannot be used, naming row (from 1) and column.
+    """
     specs = [dimensions] if isinstance(dimensions, str) else dimensions
     scales = [parse_dimension(spec) if isinstance(spec, str) else spec for spec in specs]
     mapping = TableMapping({}, {}, scales, synthetic=synthetic)
@@ -130,8 +151,18 @@ def _temporary_folder() -> Path:
     return Path(parent) / "frame"
 
 
-def to_hugging_face(dataset: PairDataset) -> Dataset:
-    """See `PairDataset.to_hf`."""
+def dataset_to_hugging_face(dataset: PairDataset) -> Dataset:
+    """The pairs as a Hugging Face dataset with Audio columns; all audio is read into memory.
+
+    ``dataset_to_hugging_face(dataset).save_to_disk(FOLDER)`` (or ``push_to_hub``, or ``to_parquet``) and
+    ``empathy-judge import hugging-face FOLDER --dimension NAME=LOW:HIGH:STEP --out DATA`` give the same pairs,
+    splits and ratings. The ratings of a pair stand in its row, in the column ``ratings``. Preferences and the
+    files of the folder beside pairs and ratings are left out. As ever in that library, a row that is read is
+    decoded by torchcodec, unless the column is cast to ``Audio(decode=False)``.
+
+    Raises:
+        AudioError: If a clip cannot be read.
+    """
     import datasets  # takes a second
     from datasets.table import InMemoryTable
 

@@ -9,7 +9,7 @@ and structures as well; a negative one stands for "no label", a missing value. W
 the number of the row, from 0; where rows name raters (``rater_id``), that of the first row with the same clips and
 situation. Columns ``chosen`` and ``rejected`` are preferences, as there. Audio is taken as it is stored, not decoded
 and encoded again. Ratings may also stand in the rows of the pairs, in a column ``ratings``: a list of
-``{rater_id, dimension, score}``, as `PairDataset.to_hf` writes it.
+``{rater_id, dimension, score}``, as `frames.dataset_to_hugging_face` writes it.
 """
 
 from __future__ import annotations

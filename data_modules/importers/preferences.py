@@ -23,14 +23,13 @@ from ..errors import DataError, UserError, bad_value, shown
 from ..numerals import to_number
 from ..ratings import Dimension, is_name, is_text
 from ..schema import DatasetCard
-from ..tables import SourceTable, TableRow, full_mapping
+from ..tables import SourceTable, TableMapping, TableRow, full_mapping
 from .assemble import Imported
 from .clips import AUDIO_SUFFIXES, ClipCell, path_or_bytes
 from .collector import Collector
 
 if TYPE_CHECKING:
     from .repeated_rows import FindClip
-    from .table import TableMapping
 
 _COMPARED = ("chosen", "rejected")
 _COLUMNS = (*_COMPARED, "prompt", "situation", "rater_id", "strength")

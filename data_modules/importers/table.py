@@ -39,17 +39,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import DataError, UserError, counted, shown
 from ..numerals import to_number
-from ..ratings import RATING_COLUMNS, SECONDS, Dimension, check_ratings, parse_dimension
+from ..ratings import RATING_COLUMNS, SECONDS, check_ratings, parse_dimension
 from ..rows import PAIR_COLUMNS, TAG_PREFIX, TAGS, checked_pairs, context_turns, sorted_tags
 from ..schema import DatasetCard
-from ..tables import SourceTable, full_mapping, parse_mapping, plain_text, read_table
+from ..tables import SourceTable, TableMapping, full_mapping, parse_mapping, plain_text, read_table
 from .assemble import Imported
 from .clips import add_audio_root, find_clip
 from .preferences import has_preferences, read_preferences
@@ -60,18 +59,6 @@ if TYPE_CHECKING:
 
 EXAMPLE = "table pairs.csv --ratings ratings.csv --dimension vocal_empathy=1:5:1 --out data"
 _RATING_NAMES = (*RATING_COLUMNS, SECONDS)
-
-
-@dataclass(frozen=True)
-class TableMapping:
-    """How columns of somebody else's tables become ours."""
-
-    columns: Mapping[str, str]  # our column name -> that in the table of pairs, where they differ
-    # the same for the table of ratings (`pair_id`, `rater_id`, `dimension`, `score`, `seconds`)
-    rating_columns: Mapping[str, str]
-    dimensions: Sequence[Dimension]  # the scales
-    wide: bool | None = None  # whether the ratings are wide; None = see from the header
-    synthetic: bool = False  # whether the ratings were not given by people
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

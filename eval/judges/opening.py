@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from .prompted.judges import PromptedJudge
 
 AnyJudge = str | Path | Judge | Scorer
-"""Folder of a judge or a run; a name (``openai:MODEL``, ``gemini:MODEL``, ``local:BACKBONE``, ``scores:FILE``,
-``probe:JUDGE_OR_BACKBONE``, ``human:RATER`` or one of `judge_names.BASELINES`); a `Scorer`; or any object that is a
-`Judge`."""
+"""Folder of a judge or a run; a name (``openai:MODEL``, ``gemini:MODEL``, ``scores:FILE``, ``probe:JUDGE_OR_BACKBONE``,
+``human:RATER`` or one of `judge_names.BASELINES`); a `Scorer`; or any object that is a `Judge`."""
 
 
 class Loading(Placing, total=False):
@@ -102,7 +101,10 @@ def open_judges(
         elif not isinstance(judge, str | Path):
             loaded = judge
         elif is_prompted(str(judge)):
-            loaded = open_prompted(str(judge), dataset, learn_from, options, probes is not None, dry_run)
+            loaded = open_prompted(
+                str(judge), dataset, learn_from, options.get("answers"), options.get("budget"), probes is not None,
+                dry_run,
+            )  # fmt: skip
             _disclose(loaded, dataset.subset(split).pairs, () if probes is None else choose(probes), dry_run)
         else:
             loaded = _named(str(judge), dataset, learn_from, split, seed, options)

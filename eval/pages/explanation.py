@@ -1,16 +1,14 @@
-"""The picture of an explanation, and its page with a player for each clip that jumps to a stretch."""
+"""The page of an explanation, with a player for each clip that jumps to a stretch."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from ...audio_inputs import Audio, clip
 from ...data_modules.audio import decode
@@ -19,11 +17,11 @@ from ...data_modules.parallel import progress
 from ...data_modules.written import write_files
 from ...scorer import Scorer
 from ..dimension_report import judged_rows
+from ..evaluate import Results
 from ..explain import Curve, Explanation, explain
 from ..probes.voice import RATE
 from ..rendering import read, render
-from ..results import Results
-from .charts import ACCENT, GRID, INK, MUTED, PALE, STYLE, plot, png, svg
+from .charts import ACCENT, GRID, INK, MUTED, PALE, plot, svg
 from .report import worst_items
 from .sound import embedded
 
@@ -31,25 +29,6 @@ EXPLANATIONS = "explanations"
 """Folder of explanations inside the folder of a report."""
 _COLUMNS = 600  # of a waveform
 _RULES = ".card h2 { margin-top: 0; } .card h3 { margin-top: 16px; } .scroll svg { min-width: 520px; }"
-
-
-def write_picture(explanation: Explanation, context: Audio | None, response: Audio, file: Path) -> None:
-    """All curves as PNG, one below the other, in light colours.
-
-    Raises:
-        UserError: If a file of somebody else would be replaced.
-        OSError: If it cannot be written.
-    """
-    samples = _samples(context, response)
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9, 2.6 * len(explanation.curves)), layout="constrained")
-        for curve, axes in zip(
-            explanation.curves, figure.subplots(len(explanation.curves), squeeze=False), strict=True
-        ):
-            _draw(axes[0], curve, samples[curve.clip])
-            axes[0].set_title(f"{curve.clip}: {curve.dimension}", loc="left", fontsize=10)
-        drawn = png(figure, dpi=120)
-    write_files("explain", file.parent, {file.name: drawn})
 
 
 def write_page(explanation: Explanation, context: Audio | None, response: Audio, judge: str, file: Path) -> None:

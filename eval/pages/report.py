@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ...data_modules.rows import TAG_PREFIX
+from ...data_modules.schema import PairDataset
 from ...models.description import start_in_words
 from .. import views
 from ..dimension_report import judged_rows
@@ -20,7 +21,7 @@ from ..listening import check_view
 from ..overall import told_apart, turned
 from ..probes import PROBES
 from ..rendering import read, render, sentences
-from ..results import Report, Results, joined
+from ..results import Report, joined
 from . import charts
 from .sound import EMBEDDED_RULE, disagreements
 
@@ -54,15 +55,15 @@ def markdown_comparison(reports: Sequence[Report], rankings: Mapping[str, Report
     return text.rstrip("\n") + "\n"
 
 
-def render_page(found: Results) -> str:
+def render_page(report: Report, items: pd.DataFrame, dataset: PairDataset) -> str:
     """The page as HTML that needs no other file and no network; it has players for the items on which judge and people
     differ most."""
-    report, items, sections = found.report, found.items, []
+    sections = []
     for name, dimension in report["dimensions"].items():
         rows = judged_rows(items.loc[items["dimension"] == name])
         worst = worst_items(rows).to_dict("records")
         scale = dimension["scale"]["minimum"], dimension["scale"]["maximum"]
-        heard = disagreements(worst, name, scale, found.dataset)
+        heard = disagreements(worst, name, scale, dataset)
         sections.append(_dimension_view(name, report, rows) | {"heard": heard})
     return render(
         "report",

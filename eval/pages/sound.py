@@ -218,7 +218,7 @@ _CLEAR_OF = 0.12
 def disagreements(
     rows: list[dict[str, Any]], dimension: str, scale: tuple[float, float], dataset: PairDataset
 ) -> list[dict[str, Any]]:
-    """Adds to rows of `results.Results.items` of a dimension their players with embedded clips and single ratings."""
+    """Adds to rows of `evaluate.Results.items` of a dimension their players with embedded clips and single ratings."""
     low, high = scale
     pairs = {pair.pair_id: pair for pair in dataset.pairs}
     given = dataset.ratings.loc[dataset.ratings["dimension"] == dimension].sort_values(["score", "rater_id"])

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torchaudio import functional
 
 from ...data_modules.audio import AudioSource, Clip, audio_hash, load_clip
-from ...data_modules.augmentation import augment_clip, convolved
+from ...data_modules.augmentation import augment_clip
 from ...data_modules.errors import AudioError
 from ...data_modules.parallel import map_threads
 from ...data_modules.schema import Pair, Turn
@@ -93,7 +94,8 @@ def low_pass(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
     response = share * np.sinc(share * np.arange(-reach, reach + 1))  # of the ideal filter
     extra = -(len(clip.samples) + 4 * reach) % 1024  # transforms of such lengths are fast
     padded = torch.from_numpy(np.pad(clip.samples.astype(np.float64), (reach, reach + extra)))
-    filtered = convolved(padded, torch.from_numpy(response * window))[2 * reach :][: len(clip.samples)].numpy()
+    filtered = functional.fftconvolve(padded, torch.from_numpy(response * window), mode="valid").numpy()
+    filtered = filtered[: len(clip.samples)]
     before, after = np.square(clip.samples, dtype=np.float64).sum(), np.square(filtered).sum()
     audible = after > before * 10 ** (-_STOP_DB / 10)
     gain = np.sqrt(before / after) if audible else 1.0

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torchaudio import functional
 
 from ...data_modules import prosody
 from ...data_modules.audio import Clip, decode, resample
@@ -182,7 +183,7 @@ def flat_prosody(clip: Clip, rng: np.random.Generator) -> Clip:
 def other_speaker(clip: Clip, rng: np.random.Generator) -> Clip:
     """A smaller or a larger speaker, drawn for each clip: pitch and formants by `SPEAKER`; timing and level stay.
 
-    The clip is resampled, and a phase vocoder gives it back its duration.
+    The clip is resampled, and a phase vocoder (Flanagan and Golden, 1966) gives it back its duration.
     """
     ratio = (SPEAKER, 100) if rng.random() < 0.5 else (100, SPEAKER)
     scaled = resample(clip.samples, *ratio)
@@ -192,22 +193,7 @@ def other_speaker(clip: Clip, rng: np.random.Generator) -> Clip:
     spectrum = torch.stft(samples, size, hop, window=window, return_complex=True)
     spectrum += 0  # the FFT of silence is 0 on some CPUs and -0, whose phase is pi, on others
     advance = torch.linspace(0, torch.pi * hop, size // 2 + 1)[:, None]
-    stretched = _stretched(spectrum, len(scaled) / len(clip.samples), advance)
+    stretched = functional.phase_vocoder(spectrum, len(scaled) / len(clip.samples), advance)
     changed = torch.istft(stretched, size, hop, window=window, length=len(clip.samples)).numpy()
     level = np.sqrt(np.square(scaled).mean() / max(np.square(changed).mean(), 1e-20))
     return dataclasses.replace(clip, samples=changed * level)
-
-
-def _stretched(spectrum: torch.Tensor, speed: float, advance: torch.Tensor) -> torch.Tensor:
-    """Spectrum `(bins, frames)` at another speed with the same pitch, by a phase vocoder (Flanagan and Golden, 1966).
-
-    `advance` is what the phase of a bin gains from frame to frame at its centre, shape `(bins, 1)`, in radians.
-    """
-    times = torch.arange(0, spectrum.shape[-1], speed)
-    padded = torch.nn.functional.pad(spectrum, (0, 2))
-    before, after = padded[:, times.long()], padded[:, (times + 1).long()]
-    deviation = after.angle() - before.angle() - advance
-    turn = deviation - 2 * torch.pi * torch.round(deviation / (2 * torch.pi)) + advance
-    phase = torch.cat([spectrum[:, :1].angle(), turn[:, :-1]], -1).cumsum(-1)
-    share = times % 1.0
-    return torch.polar(share * after.abs() + (1 - share) * before.abs(), phase)

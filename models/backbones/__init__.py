@@ -31,10 +31,7 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "audioflamingo3": ("qwen2_audio", "AudioFlamingo3"),
     "gemma3n": ("gemma", "Gemma3n"),
     "gemma4": ("gemma", "Gemma4"),
-    "granite_speech": ("granite_speech", "GraniteSpeech"),
-    "granite_speech_plus": ("granite_speech", "GraniteSpeechPlus"),
     "hubert": ("audio_encoders", "Hubert"),
-    "phi4_multimodal": ("phi4_multimodal", "Phi4Multimodal"),
     "qwen2_5_omni": ("qwen_omni", "Qwen2_5Omni"),
     "qwen2_audio": ("qwen2_audio", "Qwen2Audio"),
     "qwen3_omni_moe": ("qwen_omni", "Qwen3OmniMoe"),
@@ -95,8 +92,6 @@ def _family(name: str, model_type: str) -> Any:
     """
     # some model types have a hyphen, and the thinker of an Omni checkpoint may have been saved alone
     family = model_type.removesuffix("_thinker").replace("-", "_")
-    if model_type == "phi4mm":  # the layout of the authors, whose own code it needs: the class says what to use instead
-        family = "phi4_multimodal"
     if family not in FAMILIES:
         raise UserError(f"backbone {name!r}: no class for family {model_type!r}; expected {', '.join(FAMILIES)}")
     file, class_name = FAMILIES[family]

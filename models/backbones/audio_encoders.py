@@ -24,7 +24,8 @@ from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from ...data_modules.errors import UserError
 from ...data_modules.schema import Pair
-from .base import Backbone, BackbonePart, Checkpoint, Clips, Inputs, Layout
+from .base import Backbone, BackbonePart, Checkpoint, Layout
+from .inputs import Clips, Inputs
 from .layers import LayerStatistics, over_time, padding_mask, without_padding
 from .loading import load_feature_extractor
 

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from ...data_modules.errors import TextError, UserError, shown
+from ...data_modules.errors import TextError, UserError
 from ...data_modules.schema import Pair
-from .base import Backbone, BackbonePart, Checkpoint, Clips, Inputs, Layout, Packed
+from .base import Backbone, BackbonePart, Checkpoint, Layout
+from .inputs import Clips, Inputs, Packed
 from .layers import KERNEL, attending, made_by, passing_on
 from .loading import load_processor, one_line
 from .packing import pack
@@ -47,8 +48,6 @@ class AudioLanguageModel(Backbone):
     own_audio_token: ClassVar[str | None] = None  # the audio token where the processor does not say it
     _every_layer: bool = False
     tower_width: ClassVar[str] = "hidden_size"  # what the width of the tower's layers is called in its configuration
-    # most tokens of a pair that may share a row with others (`packed`); None = any number
-    whole_tokens: int | None = None
 
     @classmethod
     def unquantized(cls) -> list[str]:
@@ -64,8 +63,7 @@ class AudioLanguageModel(Backbone):
         self.network, self.processor = network, processor
         self.name = checkpoint.name
         self.tokenizer = processor.tokenizer
-        # Granite Speech calls it otherwise
-        self.extractor = getattr(processor, "audio_processor", None) or processor.feature_extractor
+        self.extractor = processor.feature_extractor
         # what the template shows once for each clip, and the text once for each audio token
         self.audio_token: str = self.own_audio_token or processor.audio_token
         self.audio_token_id: int = self.tokenizer.convert_tokens_to_ids(self.audio_token)
@@ -121,27 +119,11 @@ class AudioLanguageModel(Backbone):
             raise UserError(f"backbone {self.name!r}: its tokenizer does not read {self.audio_token} as one token")
         return encoded["input_ids"], encoded["attention_mask"], is_audio
 
-    def prepare_chat(self, chat: Sequence[Message], audio_tokens: Sequence[int]) -> Tensor:
-        """Token ids `(1, tokens)` of any chat, up to where its last message is answered, with so many audio tokens for
-        each clip.
-
-        Raises:
-            TextError: If a text holds a token with a meaning of its own.
-            UserError: If the template does not have one audio token for each clip.
-        """
-        for piece in (piece for message in chat for piece in message["content"]):
-            self._check_markup(piece.get("text", ""), f"the text {shown(piece.get('text'))}")
-        text = self._fill(chat, audio_tokens)
-        return self.tokenizer([text], add_special_tokens=False, return_tensors="pt")["input_ids"]
-
     def check_situation(self, text: object) -> None:
         super().check_situation(text)
-        self._check_markup(str(text or ""), "situation text")
-
-    def _check_markup(self, text: str, what: str) -> None:
         for token in self._markup:
-            if token in text:
-                raise TextError(f"{what} may not contain {token}", "special token")
+            if token in str(text or ""):
+                raise TextError(f"situation text may not contain {token}", "special token")
 
     def _fill(self, chat: Sequence[Message], counts: Sequence[int]) -> str:
         try:
@@ -174,7 +156,7 @@ class AudioLanguageModel(Backbone):
         return self.language_model.get_input_embeddings()(ids)
 
     def project(self, states: Tensor) -> Tensor:
-        """From audio states `(states, audio size)` to embeddings `(states * tokens_per_state, hidden)`."""
+        """From audio states `(states, audio size)` to embeddings `(states, hidden)`."""
         return self.network.get_submodule(self.parts["projector"].path)(states)
 
     def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor, **further: Any) -> Tensor:
@@ -192,16 +174,16 @@ class AudioLanguageModel(Backbone):
             with passing_on(self.layers[: inputs.first], inputs.hidden), attending(inputs.padding_last, None):
                 return self.read(inputs.input_ids, inputs.hidden, inputs.attention_mask, positions)
         states = inputs.audio_states
-        if states is None and inputs.clips is not None:
+        if states is None:
+            assert inputs.clips is not None
             states = self.encode_audio(inputs.clips)
         tokens, positions = (inputs, positions) if packed is None else (packed, packed.positions)
         embeddings = self.embed(tokens.input_ids)
-        if states is not None:  # a chat may have no audio, and the tokens that continue one have none
-            # where the projector is fully fine-tuned, it is float32 beside a language model in bfloat16
-            dtype = next(self.network.get_submodule(self.parts["projector"].path).parameters()).dtype
-            audio = self.project(states.to(embeddings.device, dtype)).to(embeddings)[tokens.audio_index]
-            flat = embeddings.flatten(0, 1).index_copy(0, tokens.audio_positions.to(embeddings.device), audio)
-            embeddings = flat.view_as(embeddings)
+        # where the projector is fully fine-tuned, it is float32 beside a language model in bfloat16
+        dtype = next(self.network.get_submodule(self.parts["projector"].path).parameters()).dtype
+        audio = self.project(states.to(embeddings.device, dtype)).to(embeddings)[tokens.audio_index]
+        flat = embeddings.flatten(0, 1).index_copy(0, tokens.audio_positions.to(embeddings.device), audio)
+        embeddings = flat.view_as(embeddings)
         collecting = made_by(self.layers if self._every_layer else ())
         with attending(inputs.padding_last, packed), collecting as layer_states:
             last = self.read(tokens.input_ids, embeddings, tokens.attention_mask, positions)
@@ -219,8 +201,6 @@ class AudioLanguageModel(Backbone):
     def packed(self, inputs: Inputs) -> Packed | None:
         ids, mask = inputs.input_ids, inputs.attention_mask
         if not self.packs:
-            return None
-        if self.whole_tokens is not None and ids.shape[1] > self.whole_tokens:
             return None
         states = ids.new_full(ids.shape, -1)
         states.view(-1)[inputs.audio_positions] = inputs.audio_index

@@ -1,12 +1,11 @@
-"""What the judge asks of a backbone, and what goes in and out of one."""
+"""What the judge asks of a backbone."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from itertools import islice
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -16,7 +15,8 @@ from ...data_modules.errors import TextError, UserError
 from ...data_modules.ratings import check_situation
 from ...data_modules.schema import Pair
 from ..settings import Attention, PartName
-from .layers import LayerStatistics, moved
+from .inputs import Clips, Inputs, Packed
+from .layers import LayerStatistics
 
 WeightForm = Literal["none", "nf4", "int8"]
 """As `Quantization`, or in 8 bits with one scale for each row: of what is exported, never of what is trained."""
@@ -34,8 +34,7 @@ class Checkpoint:
     # "auto" spreads the weights over the GPUs that there are, then main memory; None = the CPU
     device_map: Literal["auto"] | None = None
     weights: bool = True  # False builds the architecture without weights, on the meta device, to count with
-    # True leaves conversion to float32 and the merge of an adapter of its own to `deferred.finish`: until then weights
-    # are mapped from their files
+    # True leaves conversion to float32 to `deferred.finish`: until then weights are mapped from their files
     deferred: bool = False
     # how many layers there are, from the first: a number, or a share of all; None = all. Those above are neither made
     # nor read.
@@ -56,104 +55,14 @@ class BackbonePart:
 @dataclass(frozen=True)
 class Layout:
     """How a checkpoint of a family stores the weights of a network: how their names begin inside the network and in the
-    checkpoint (of several that fit, the longest counts; weights that none fits are not in a checkpoint), and the values
-    of config.json that are others than where the network came from."""
+    checkpoint (of several that fit, the longest counts; weights that none fits are not in a checkpoint)."""
 
     names: Mapping[str, str]
-    config: Mapping[str, Any] = field(default_factory=dict)
 
     def stored(self, name: str) -> str | None:
         """The name in a checkpoint of the network's weight `name`; None if checkpoints do not have this weight."""
         start = max((start for start in self.names if name.startswith(start)), key=len, default=None)
         return None if start is None else self.names[start] + name.removeprefix(start)
-
-
-@dataclass(frozen=True)
-class Movable:
-    """A dataclass of tensors, and of others of this kind, that moves as a whole."""
-
-    def to(self, device: torch.device) -> Self:
-        """The same on another device."""
-        return self._each(lambda value: moved(value, device))
-
-    def pin_memory(self) -> Self:
-        """The same in memory that a GPU can read while it computes; a data loader calls it."""
-        return self._each(Tensor.pin_memory)
-
-    def _each(self, function: Callable[[Tensor], Tensor]) -> Self:
-        changed = {}
-        for attribute in fields(self):
-            value = getattr(self, attribute.name)
-            if isinstance(value, Movable):
-                changed[attribute.name] = value._each(function)
-            elif isinstance(value, Tensor):
-                changed[attribute.name] = function(value)
-        return replace(self, **changed)
-
-
-@dataclass(frozen=True)
-class Clips(Movable):
-    """What an audio tower reads of several clips, padded to the longest."""
-
-    # one row for each clip, or for each window where the family itself cuts a long clip into windows (those of one clip
-    # then follow each other): spectrograms `(rows, bins, frames)` or `(rows, frames, bins)` or samples `(rows,
-    # samples)`, as the family has it
-    features: Tensor
-    lengths: Sequence[int]  # real frames (or samples) of each row: numbers of the host, which slices by them
-    rows: Sequence[int] | None = None  # rows of each clip; None = one row for each clip
-
-    def by_clip(self, of_rows: Sequence[int]) -> list[list[int]]:
-        """Values of rows, those of each clip together."""
-        waiting = iter(of_rows)
-        return [list(islice(waiting, rows)) for rows in self.rows or [1] * len(of_rows)]
-
-
-@dataclass(frozen=True)
-class Packed(Movable):
-    """The tokens of a batch in rows that hold several pairs each. What pairs begin with, such as a context that they
-    share, is there once, and each of them goes on from it (`packing`)."""
-
-    input_ids: Tensor  # `(rows, width)`
-    attention_mask: Tensor  # `(rows, width)`, 1 for real tokens
-    positions: Tensor  # `(rows, width)`, each as it is in its pair
-    tree: Tensor  # `(rows, width)`: tokens with the same number belong to pairs with the same beginning
-    # `(rows, width)`: the pair that a token belongs to; -1 = the beginning, which is all theirs; -2 = padding
-    branch: Tensor
-    audio_index: Tensor  # as in `Inputs`
-    audio_positions: Tensor  # as in `Inputs`
-    where: Tensor  # where each token of the batch is in the flattened rows `(batch, tokens)`; anywhere for padding
-
-
-@dataclass(frozen=True)
-class Inputs(Movable):
-    """What the judge reads for a batch of pairs. Every distinct clip is held once, however many pairs share it."""
-
-    input_ids: Tensor  # `(batch, tokens)`; each audio token stands for one audio state after the projector
-    attention_mask: Tensor  # `(batch, tokens)`, 1 for real tokens and 0 for padding, on either side
-    response_mask: Tensor  # `(batch, tokens)`, True at the non-padding audio tokens of the response
-    # for each audio token of `input_ids` in reading order, its row after the projector `(audio tokens,)`
-    audio_index: Tensor
-    audio_positions: Tensor  # where these tokens are in the flattened `input_ids` `(audio tokens,)`
-    clips: Clips | None = None  # the clips to encode; None where `audio_states` holds them encoded
-    # what `Backbone.encode_audio` made of the clips, one after the other `(states, audio size)`
-    audio_states: Tensor | None = None
-    # what `LayerStatistics` says of the same clips `(clips, layers, 2, layer size)`, for a head that reads it
-    layers: Tensor | None = None
-    # measures of the same clips `(clips, measures)`, NaN where one cannot be told, for such a head
-    functionals: Tensor | None = None
-    # row in these two of the response and of the last context turn, -1 = no context `(batch, 2)`
-    heard: Tensor | None = None
-    # where long clips are cut into windows, a pair has several rows, and this is the weight of each row in each pair
-    # `(pairs, batch)`; None = one row for each pair
-    window_weights: Tensor | None = None
-    # what layer `first` of the language model reads `(batch, tokens, hidden)`, in place of clips and token ids; None =
-    # the model is computed from its beginning
-    hidden: Tensor | None = None
-    first: int = 0  # see `hidden`
-    # True where padding is known to follow the real tokens of every row, so that a causal model needs no mask for it.
-    # False is always right.
-    padding_last: bool = False
-    packed: Packed | None = None  # the same tokens with less to compute; None = there is no such way
 
 
 class Backbone(ABC):
@@ -165,7 +74,6 @@ class Backbone(ABC):
     sampling_rate: int  # Hz of the clips that it reads
     max_seconds: float  # maximum audio length (seconds)
     audio_size: int  # width of the states that `encode_audio` returns
-    tokens_per_state: int = 1  # audio tokens that the projector makes of one state
     layer_sizes: tuple[int, int]  # how many layers `LayerStatistics` sums up, and the width of each
     hidden_size: int  # width of `hidden_states`
     parts: Mapping[PartName, BackbonePart]  # what can be trained, by name
@@ -189,7 +97,6 @@ class Backbone(ABC):
     # modules that are float32 whatever the dtype of the rest is: what reads samples. bfloat16 has 8 significant bits,
     # and would round away a quiet signal on top of a large constant.
     float32_parts: ClassVar[tuple[str, ...]] = ()
-    own_adapter: ClassVar[bool] = False  # True where the family merges the adapter that lies beside its weights
     processor_of: ClassVar[Callable[[Checkpoint], Any]]
     """Loads what turns texts and clips into inputs."""
 
@@ -243,7 +150,7 @@ class Backbone(ABC):
 
     @abstractmethod
     def audio_tokens(self, samples: int) -> int:
-        """Audio tokens of a clip of so many samples: `tokens_per_state` for each audio state."""
+        """Audio tokens of a clip of so many samples: one for each audio state."""
 
     def real_audio_tokens(self, samples: int) -> int:
         """How many of these, from the first, are not padding; some families pad clips with silence that has tokens."""

@@ -1,21 +1,18 @@
 """Keeps weights mapped from their files, unchanged, until each layer is sharded.
 
-Weights that are converted to float32, or have an adapter merged into them, take memory in each process: every process
-of a machine would hold the whole model. A strategy that shards weights calls `finish` layer by layer instead, just
-before it keeps its share of each.
+Weights that are converted to float32 take memory in each process: every process of a machine would hold the whole
+model. A strategy that shards weights calls `finish` layer by layer instead, just before it keeps its share of each.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from accelerate.utils import has_offloaded_params
-from peft.tuners.lora import LoraLayer
 from safetensors import safe_open
 from torch import Tensor, nn
 from transformers.utils.hub import cached_file
@@ -34,23 +31,19 @@ def short_dtype(checkpoint: Checkpoint) -> torch.dtype | None:
     if not checkpoint.deferred or checkpoint.dtype != torch.float32:
         return None
     dtypes: set[str] = set()
-    for path in weight_files(checkpoint):
+    for path in _weight_files(checkpoint):
         with safe_open(path, framework="pt") as tensors:
             dtypes |= {tensors.get_slice(key).get_dtype() for key in tensors.keys()}  # noqa: SIM118
     kinds = {kind for kind in dtypes if "F" in kind}
     return _SHORT.get(kinds.pop()) if len(kinds) == 1 else None
 
 
-def weight_files(checkpoint: Checkpoint, key: re.Pattern[str] | None = None) -> list[str]:
-    """Files with the weights of a checkpoint; with a `key` only those of its index that hold such weights.
-
-    Empty where the checkpoint has none, or a file that its index names is missing.
-    """
+def _weight_files(checkpoint: Checkpoint) -> list[str]:
+    """Files with the weights of a checkpoint; none where it has none, or a file that its index names is missing."""
     index, names = own_file(checkpoint, "model.safetensors.index.json"), {"model.safetensors"}
     if index is not None:
         with open(index, encoding="utf-8") as file:
-            weight_map = json.load(file)["weight_map"]
-        names = {file_name for name, file_name in weight_map.items() if key is None or key.search(name)}
+            names = set(json.load(file)["weight_map"].values())
     paths = [own_file(checkpoint, name) for name in sorted(names)]
     return [] if None in paths else [path for path in paths if path is not None]
 
@@ -89,24 +82,17 @@ def seen_as_float32(model: nn.Module) -> Iterator[None]:
             module.weight = weight
 
 
-def merge_later(layer: LoraLayer) -> None:
-    """Let `finish` merge an adapter that is no longer on its model."""
-    vars(layer.get_base_layer())["own_adapter"] = (layer,)  # not by setattr: torch would register it as a submodule
-
-
 def finish(module: nn.Module) -> None:
-    """Convert and merge what was deferred in a module, in place, weight by weight."""
+    """Convert what was deferred in a module, in place, weight by weight."""
     for inner in module.modules():
         if vars(inner).pop("widened_later", False):
             for weight in inner.parameters(recurse=False):
                 weight.data = weight.data.to(torch.float32) if weight.is_floating_point() else weight.data
-        for layer in vars(inner).pop("own_adapter", ()):
-            layer.merge()
 
 
 def check_held(module: nn.Module, what: str) -> None:
-    """Check that accelerate keeps no layer of a module in main memory, where its weights can be neither replaced nor
-    merged into: what computes would be what was loaded before.
+    """Check that accelerate keeps no layer of a module in main memory, where its weights cannot be replaced: what
+    computes would be what was loaded before.
 
     Raises:
         UserError: If it does; the message begins with `what`.
@@ -115,17 +101,9 @@ def check_held(module: nn.Module, what: str) -> None:
         raise UserError(f"{what} does not fit the GPUs; expected larger ones")
 
 
-def finished(network: nn.Module, name: str) -> Tensor:
-    """A weight of the network as it will be after `finish` has merged adapters; the weight itself stays as it is."""
+def weight_of(network: nn.Module, name: str) -> Tensor:
+    """A weight of the network, also where accelerate keeps it in main memory."""
     module: Any = network.get_submodule(name.rpartition(".")[0])
-    weight = network.get_parameter(name)
     if has_offloaded_params(module):  # in main memory, beside GPUs that are full (`Checkpoint.device_map`)
         return module._hf_hook.weights_map[name.rpartition(".")[2]]
-    if not name.endswith(".weight") or "own_adapter" not in vars(module):
-        return weight.detach()
-    (layer,), data = module.own_adapter, weight.data
-    weight.data = data.to(next(layer.lora_A.parameters()).dtype, copy=True)  # pyright: ignore
-    layer.merge()
-    merged, weight.data = weight.data, data
-    layer.merged_adapters.clear()
-    return merged
+    return network.get_parameter(name).detach()

@@ -26,7 +26,8 @@ from transformers.models.gemma4.modeling_gemma4 import Gemma4AudioModel
 
 from ...data_modules.errors import UserError
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
-from .base import BackbonePart, Checkpoint, Clips, Layout
+from .base import BackbonePart, Checkpoint, Layout
+from .inputs import Clips
 from .layers import LayerStatistics, on_device, watching, without_padding
 from .loading import SpeechProcessor
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from types import MethodType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,8 +32,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-if TYPE_CHECKING:  # it imports this module
-    from .base import Packed
+from .inputs import Packed, moved
 
 KERNEL = "sdpa_of_known_lengths"
 """Name of such attention in configurations of `transformers`."""
@@ -50,12 +49,6 @@ _PRECISION_TURN = threading.Lock()
 def on_device(values: Sequence[int], device: torch.device) -> Tensor:
     """Integers that the host knows, on a device; the host does not wait for the copy."""
     return moved(torch.tensor(values, dtype=torch.int64), device)
-
-
-def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device. The host does not wait where that is safe: on the GPU of a Mac the copy may begin after
-    the memory that it reads has been given to another tensor."""
-    return tensor.to(device, non_blocking=device.type == "cuda")
 
 
 @contextmanager
@@ -106,8 +99,6 @@ def attending(padding_last: bool, packed: Packed | None) -> Iterator[None]:
 
 def _mask(
     *,
-    q_length: int,
-    kv_length: int,
     attention_mask: Tensor | None = None,
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
@@ -118,14 +109,11 @@ def _mask(
     padding_last, packed = _rows.get()
     if packed is not None:
         return _packed_mask(packed, local_size)
-    # tokens in a KV cache (q_length < kv_length) may have padding in between
-    if allow_is_causal_skip and q_length == kv_length and padding_last:
+    if allow_is_causal_skip and padding_last:
         attention_mask = None
     return sdpa_mask(
-        q_length=q_length,
-        kv_length=kv_length,
         attention_mask=attention_mask,
-        allow_is_causal_skip=allow_is_causal_skip and attention_mask is None and q_length == kv_length,
+        allow_is_causal_skip=allow_is_causal_skip and attention_mask is None,
         allow_is_bidirectional_skip=allow_is_bidirectional_skip and attention_mask is None,
         local_size=local_size,
         **options,
@@ -232,19 +220,18 @@ class LayerStatistics:
     """
 
     def __init__(self) -> None:
-        self._found: dict[int, Tensor] = {}
+        self._found: list[Tensor] = []
 
     @property
     def clips(self) -> Tensor:
         """Of all clips `(clips, layers, 2, layer size)`, float32."""
-        return torch.stack([self._found[clip] for clip in sorted(self._found)])
+        return torch.stack(self._found)
 
-    def add(self, rows: Tensor, lengths: Sequence[Sequence[int]], clips: Sequence[int] | None = None) -> None:
-        """Add clips, given the statistics of their rows `(rows, layers, 2, size)`; the rest is as in `watching`."""
-        numbers = clips or range(len(self._found), len(self._found) + len(lengths))
+    def add(self, rows: Tensor, lengths: Sequence[Sequence[int]]) -> None:
+        """Add clips, given the statistics of their rows `(rows, layers, 2, size)`; `lengths` are as in `watching`."""
         of_clips = rows.split([len(clip) for clip in lengths])
-        for number, statistics, counts in zip(numbers, of_clips, lengths, strict=True):
-            self._found[number] = statistics[0] if len(counts) == 1 else _together(statistics, counts)
+        for statistics, counts in zip(of_clips, lengths, strict=True):
+            self._found.append(statistics[0] if len(counts) == 1 else _together(statistics, counts))
 
 
 def over_time(rows: Iterable[Tensor], lengths: Sequence[int]) -> Tensor:
@@ -252,8 +239,7 @@ def over_time(rows: Iterable[Tensor], lengths: Sequence[int]) -> Tensor:
     `(rows, ..., 2, size)`, float32."""
     statistics = []
     for row, length in zip(rows, lengths, strict=True):
-        # a copy: Granite's encoder adds to the output of a layer in place
-        variance, mean = torch.var_mean(row[:length].to(torch.float32, copy=True), 0, correction=0)
+        variance, mean = torch.var_mean(row[:length].float(), 0, correction=0)
         # a root has no gradient at 0, where a clip is one position long
         statistics.append(torch.stack([mean, (variance + _LEAST_VARIANCE).sqrt()], -2))
     return torch.stack(statistics)
@@ -269,10 +255,7 @@ def _together(rows: Tensor, counts: Sequence[int]) -> Tensor:
 
 @contextmanager
 def watching(
-    heard: LayerStatistics | None,
-    layers: Sequence[nn.Module],
-    lengths: Sequence[Sequence[int]],
-    clips: Sequence[int] | None = None,
+    heard: LayerStatistics | None, layers: Sequence[nn.Module], lengths: Sequence[Sequence[int]]
 ) -> Iterator[None]:
     """Within this context, add the statistics of one pass through these layers to `heard`.
 
@@ -280,7 +263,6 @@ def watching(
         heard: Collects the statistics; None = nothing is done.
         layers: Each returns states `(rows, positions, size)`, or a tuple that begins with them.
         lengths: For each clip the real positions of each of its rows, which may all stand in one row (`OneRow`).
-        clips: Which clips these are; None = those that follow the ones before.
     """
     if heard is None:
         yield
@@ -292,7 +274,7 @@ def watching(
 
     with made_by(layers, summed_up, and_given=True) as statistics:  # of each (rows, 2, size)
         yield
-    heard.add(torch.stack(statistics, 1), lengths, clips)
+    heard.add(torch.stack(statistics, 1), lengths)
 
 
 @contextmanager

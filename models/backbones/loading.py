@@ -10,17 +10,13 @@ from typing import Any
 
 import torch
 import transformers
-from peft import PeftConfig
-from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 from transformers import (
     AutoFeatureExtractor,
     AutoProcessor,
     AutoTokenizer,
     BitsAndBytesConfig,
-    PreTrainedModel,
     ProcessorMixin,
     TorchAoConfig,
     modeling_utils,
@@ -28,11 +24,9 @@ from transformers import (
 
 from ...data_modules.errors import UserError, raised_in
 from .base import Backbone, Checkpoint
-from .deferred import check_held, keeps, merge_later, own_file, seen_as_float32, short_dtype
+from .deferred import keeps, own_file, short_dtype
 from .layers import KERNEL
 
-_ADAPTER = re.compile(r"\.lora_[AB]\.default(?=\.weight$)")
-"""What the name of an adapter's weight has in addition to that of the weight it belongs to."""
 NF4_BLOCK = 64
 """Number of 4-bit values that share a scale."""
 # Where a repository has no safetensors, transformers would ask a public service to convert it, with the user's token
@@ -73,8 +67,7 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
             for part in family.float32_parts:
                 model.get_submodule(part).float()
             return model
-        if not family.own_adapter:
-            _refuse_adapter(checkpoint)
+        _refuse_adapter(checkpoint)
         unquantized = [*family.unquantized(), "lm_head"]
         if checkpoint.quantization == "nf4":
             unquantized += _across_blocks(without_weights(), _patterns(unquantized))
@@ -248,57 +241,13 @@ def check_report(name: str, report: dict[str, Any], ignored_keys: str, model: An
         for kind in ("missing_keys", "unexpected_keys")
     )
     above = getattr(model, "weights_above", ())  # see `_shallow`
-    unexpected = [key for key in unexpected if _ADAPTER.sub("", key) not in above]
+    unexpected = [key for key in unexpected if key not in above]
     mismatched = sorted(str(key) for key in report["mismatched_keys"])
     if missing or unexpected or mismatched:
         raise UserError(
             f"{name}: not a complete checkpoint of its family: missing {missing[:3]}, unexpected {unexpected[:3]}, "
             f"of another shape {mismatched[:3]}"
         )
-
-
-def merge_own_adapter(
-    model: PreTrainedModel, checkpoint: Checkpoint, *, required: bool, subfolder: str = "", targets: str | None = None
-) -> None:
-    """Merge the LoRA that lies beside a model's weights into them, so that another can be put on top.
-
-    A weight becomes `W + scale * B A`, rounded once to its dtype; in float32 this is the unmerged model to rounding.
-
-    Args:
-        model: Without any adapter.
-        checkpoint: Where `adapter_config.json` and `adapter_model.safetensors` may be, in this `subfolder`.
-        required: The model's configuration says that there is one.
-        targets: Regular expression of the modules that it is on; by default what its configuration says.
-
-    Raises:
-        UserError: If it is missing though required, broken, or does not fit the model.
-    """
-    files = "adapter_config.json", "adapter_model.safetensors"
-    paths = {name: own_file(checkpoint, name, subfolder=subfolder) for name in files}
-    missing = [name for name, path in paths.items() if path is None]
-    if len(missing) == len(paths) and not required:
-        return
-    if missing:
-        raise UserError(f"backbone {checkpoint.name!r}: its adapter is incomplete: there is no {missing[0]}")
-    with _told(checkpoint, "its adapter: "):
-        config = PeftConfig.from_pretrained(checkpoint.name, subfolder=subfolder or None, revision=checkpoint.revision)
-        if targets is not None:
-            config.target_modules = targets  # pyright: ignore[reportAttributeAccessIssue] LoRA's has it
-        with seen_as_float32(model), quiet_transformers():  # what it reports is an error below
-            report = model.load_adapter(
-                peft_config=config,  # pyright: ignore[reportArgumentType] it takes the object too
-                adapter_state_dict=load_file(str(paths["adapter_model.safetensors"])),
-            )
-    check_report(f"{checkpoint.name}: adapter", report.to_dict(), r"(?!)", model)
-    for name, layer in list(model.named_modules()):
-        if isinstance(layer, LoraLayer):
-            check_held(
-                layer.get_base_layer(), f"backbone {checkpoint.name!r}: {name}, which has an adapter of its own,"
-            )
-            merge_later(layer) if checkpoint.deferred else layer.merge()
-            model.set_submodule(name, layer.get_base_layer())
-    model._hf_peft_config_loaded = False
-    del model.peft_config
 
 
 def nf4(compute_dtype: torch.dtype, unquantized: Sequence[str]) -> BitsAndBytesConfig:

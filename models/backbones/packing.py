@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .base import Packed
+from .inputs import Packed
 from .layers import PADDING, SHARED
 
 _WIDTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)

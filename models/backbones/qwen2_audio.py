@@ -19,7 +19,8 @@ from transformers import AudioFlamingo3ForConditionalGeneration, Qwen2AudioForCo
 from transformers.masking_utils import create_bidirectional_mask
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
-from .base import BackbonePart, Checkpoint, Clips
+from .base import BackbonePart, Checkpoint
+from .inputs import Clips
 from .layers import KERNEL, LayerStatistics, OneRow, in_one_row, padding_mask, watching, without_padding
 
 WHISPER_TOWER = BackbonePart(

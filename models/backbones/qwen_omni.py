@@ -41,7 +41,8 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
-from .base import BackbonePart, Checkpoint, Clips, Layout
+from .base import BackbonePart, Checkpoint, Layout
+from .inputs import Clips
 from .layers import LayerStatistics, attend_in_rows, in_one_row, on_device, padding_mask, watching, without_padding
 from .loading import SpeechProcessor
 from .qwen2_audio import WHISPER_TOWER, WhisperTowerModel, after_convolutions

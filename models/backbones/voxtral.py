@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from transformers import VoxtralForConditionalGeneration
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
-from .base import BackbonePart, Checkpoint, Clips
+from .base import BackbonePart, Checkpoint
 from .deferred import own_file
+from .inputs import Clips
 from .layers import LayerStatistics, watching
 from .loading import load_processor
 from .qwen2_audio import WHISPER_TOWER, after_convolutions
@@ -61,20 +62,9 @@ class Voxtral(AudioLanguageModel):
         return "[BEGIN_AUDIO]" + self.audio_token * count
 
     def render(self, chat: Sequence[Message]) -> str:
-        """See `AudioLanguageModel`.
-
-        Its authors allow no system prompt beside audio: the text of one begins the first message of the user.
-        """
-        text, opening = "<s>", ""
-        for message in chat:
-            content = as_text(message, self.audio_token)
-            if message["role"] == "system":
-                opening = f"{content}\n\n"
-            elif message["role"] == "user":
-                text, opening = f"{text}[INST]{opening}{content}[/INST]", ""
-            else:
-                text += f"{content}</s>"
-        return text
+        """See `AudioLanguageModel`."""
+        (message,) = chat
+        return f"<s>[INST]{as_text(message, self.audio_token)}[/INST]"
 
     def audio_tokens(self, samples: int) -> int:
         """See `Backbone`: those of whole windows."""

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
@@ -18,26 +18,23 @@ from peft.tuners.lora import LoraLayer
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ...data_modules.errors import UserError, shown
+from ...data_modules.errors import UserError
 from ...data_modules.folders import file_hash
-from .. import JUDGE_FILE
 from ..artifact import LoadedJudge, load_any, staged, write_description
 from ..backbones import DEPTH, load_backbone, read_config
 from ..backbones.base import Backbone, Checkpoint, WeightForm
 from ..description import BACKBONE, EXPORT, MEMBERS
 from ..judge import DTYPES, EmpathyJudge
 from ..lora import FUSION, part_of, trained_in_full
-from ..weight_files import check_hash, fingerprints, weights_hash, write_weights
+from ..weight_files import BACKBONE_INDEX, backbone_files, fingerprints, weights_hash, write_weights
 from .check import CheckSet, ExportCheck, bounds_of, compare, score_all
 
-ExportFormat = Literal["merged", "huggingface"]
 """Formats of a judge with its backbone in its folder. Both are the same; the second once opened with `transformers`."""
 WEIGHT_FORMS: Mapping[str, WeightForm] = {"none": "none", "int8": "int8", "int4": "nf4"}
 """Forms by the names that users give them."""
 _LIBRARIES: Mapping[WeightForm, tuple[str, ...]] = {"none": (), "int8": ("torchao",), "nf4": ("bitsandbytes",)}
 _WHOLE = "unquantized"
 _SHARD = "5GB"
-_INDEX = "model.safetensors.index.json"
 # fields about the origin of a checkpoint: paths, code that is never run, how its weights were stored there
 _LEFT_OUT = ("_name_or_path", "auto_map", "quantization_config", "torch_dtype", "transformers_version")
 
@@ -53,7 +50,6 @@ class LossTooLarge(Exception):
 def write_whole(
     loaded: LoadedJudge,
     out: Path,
-    form: ExportFormat,
     quantization: WeightForm,
     chosen: CheckSet,
     *,
@@ -68,7 +64,6 @@ def write_whole(
     Args:
         loaded: A single judge of adapter and head; its weights are gone afterwards.
         out: Appears complete and checked, or not at all.
-        form: Its name in `judge.json`; both are the same.
         quantization: Of the language model's linear layers as they are stored.
         chosen: What scores are compared on.
         report: An agreement report, for the model card.
@@ -85,7 +80,7 @@ def write_whole(
     dimensions, bounds = judge.dimensions, bounds_of(judge.settings.dtype, quantization)
     with staged(out) as stage:
         before = score_all(loaded, chosen, device)
-        description = _write(loaded, stage, form, quantization)
+        description = _write(loaded, stage, quantization)
         write_description(description, stage)
         after = score_all(load_any(stage), chosen, device)
         check = compare(before, after, chosen, dimensions, bounds)
@@ -112,7 +107,7 @@ def _check_single(loaded: LoadedJudge, out: Path, quantization: WeightForm) -> N
             raise UserError(f"{quantization} needs {library}; pip install 'empathy-judge[quantization]'")
 
 
-def _write(loaded: LoadedJudge, folder: Path, form: ExportFormat, quantization: WeightForm) -> dict[str, Any]:
+def _write(loaded: LoadedJudge, folder: Path, quantization: WeightForm) -> dict[str, Any]:
     """All but the card. The weights of the judge are gone afterwards.
 
     Returns:
@@ -129,7 +124,7 @@ def _write(loaded: LoadedJudge, folder: Path, form: ExportFormat, quantization: 
         **frozen,
         "trained_in_full": trained_in_full(judge.backbone, settings.lora),
         EXPORT: {
-            "form": form,
+            "form": "merged",
             "quantization": quantization,
             "origin": {
                 "settings": loaded.description["settings"],
@@ -148,7 +143,7 @@ def _write(loaded: LoadedJudge, folder: Path, form: ExportFormat, quantization: 
         checkpoint = Checkpoint(str(unquantized), None, DTYPES[settings.dtype], settings.attention, quantization)
         write_backbone(load_backbone(checkpoint), None, settings.dtype, folder / BACKBONE, quantized=True)
         shutil.rmtree(unquantized)
-    description["sha256"] = written | {name: file_hash(path) for name, path in _files(folder).items()}
+    description["sha256"] = written | {name: file_hash(path) for name, path in backbone_files(folder).items()}
     return description
 
 
@@ -217,7 +212,7 @@ def write_backbone(backbone: Backbone, revision: str | None, dtype: str, folder:
     """
     folder.mkdir()
     config = {key: value for key, value in read_config(backbone.name, revision).items() if key not in _LEFT_OUT}
-    config |= {**backbone.layout.config, "dtype": dtype}
+    config["dtype"] = dtype
     if backbone.depth is not None:
         config[DEPTH] = backbone.depth
     quantization = _quantization(backbone) if quantized else None
@@ -253,53 +248,10 @@ def _write_weights(weights: dict[str, Tensor], quantization: Mapping[str, Any] |
         save_file({name: _whole(weights[name]) for name in names}, folder / file, metadata={"format": "pt", **metadata})
     if shards.is_sharded:
         index = {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename}
-        (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        (folder / BACKBONE_INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def _whole(weight: Tensor) -> Tensor:
     """The weight with storage of its own, where it is a view of a larger one."""
     alone = weight.is_contiguous() and weight.untyped_storage().nbytes() == weight.nbytes
     return weight if alone else weight.contiguous().clone()
-
-
-def check_backbone(folder: Path, expected: Mapping[str, str]) -> Path:
-    """Check that the backbone in the folder of a judge is complete and the one that was exported (SHA-256 by name).
-
-    Returns:
-        The folder of the backbone.
-
-    Raises:
-        UserError: If a file is missing, is another one or was not there, or the folder or its index leads elsewhere.
-    """
-    backbone = folder / BACKBONE
-    if not backbone.is_dir() or backbone.is_symlink():
-        raise UserError(f"{backbone}: no folder; expected the backbone that was exported with this judge")
-    files = _files(folder)
-    wanted = {name for name in expected if name.startswith(f"{BACKBONE}/")}
-    if missing := sorted(wanted - files.keys()):
-        raise UserError(f"{folder / missing[0]}: missing; {JUDGE_FILE} names this file")
-    if surplus := sorted(files.keys() - wanted):
-        raise UserError(f"{folder / surplus[0]}: {JUDGE_FILE} names no such file; expected only what was exported")
-    for name in sorted(wanted):
-        check_hash(files[name], expected[name])
-    _check_index(backbone / _INDEX)
-    return backbone
-
-
-def _files(folder: Path) -> dict[str, Path]:
-    """Files of the backbone of a judge, by their names in the judge's folder."""
-    paths = sorted(path for path in (folder / BACKBONE).rglob("*") if not path.is_dir() or path.is_symlink())
-    return {path.relative_to(folder).as_posix(): path for path in paths}
-
-
-def _check_index(path: Path) -> None:
-    """Check that the index names files beside it, and no others."""
-    if not path.is_file():
-        return
-    try:
-        files = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path}: not an index of weight files") from None
-    for file in files:
-        if not isinstance(file, str) or "/" in file or "\\" in file or not (path.parent / file).is_file():
-            raise UserError(f"{path}: weights in {shown(file)}; expected files beside it")

@@ -230,7 +230,6 @@ def test_a_digest_tells_what_is_read_and_not_where(recordings, tmp_path):
 
 
 def test_a_recording_is_heard_as_it_is_in_another_voice_and_degraded(recordings):
-    pytest.importorskip("torchaudio")  # its filter muffles
     adult, child = find_recordings(recordings)[2:4]
     ((plain, other, degraded, *of_child),) = [shard() for shard in real_shards([adult, child], seed=1)]
     pitch, rate, level = (MEASURES.index(name) for name in ("pitch", "rate", "level"))

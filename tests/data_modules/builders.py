@@ -22,10 +22,10 @@ from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.importers.clips import find_clip
-from empathy_judge.data_modules.importers.table import TableMapping, read_pairs
+from empathy_judge.data_modules.importers.table import read_pairs
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair, PairDataset
-from empathy_judge.data_modules.tables import read_table
+from empathy_judge.data_modules.tables import TableMapping, read_table
 
 EMPATHY = Dimension("empathy", 1, 5, 1)
 STORING = ("overwrite", "embed_audio", "shard_rows", "max_skipped")

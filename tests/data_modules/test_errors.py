@@ -66,16 +66,24 @@ def test_a_bug_in_one_of_several_processes_may_come_from_another(processes, told
     assert ("unless another process of the run ended before" in line) == told
 
 
-def test_a_torchaudio_that_does_not_go_with_torch_is_named(tmp_path, monkeypatch):
-    """As 2.11, the last one, beside torch 2.15: transformers imports it wherever it is installed."""
+@pytest.mark.parametrize("behind", [False, True], ids=["by itself", "behind an error of transformers"])
+def test_a_torchaudio_that_does_not_go_with_torch_is_named(behind, tmp_path, monkeypatch):
+    """As 2.11 beside torch 2.15."""
+    versions = {"torch": "2.15.0", "torchaudio": "2.11.0"}
+    monkeypatch.setattr("importlib.metadata.version", versions.__getitem__)
     (tmp_path / "torchaudio").mkdir()
     (tmp_path / "torchaudio" / "__init__.py").write_text("from . import _extension\n")
     (tmp_path / "torchaudio" / "_extension.py").write_text('raise RuntimeError("different CUDA versions")\n')
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchaudio"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(RuntimeError) as error:
+    with pytest.raises(RuntimeError) as raised:
         importlib.import_module("torchaudio")
-    line = str(as_user_error(error.value))
-    assert line.startswith("torchaudio cannot be imported (different CUDA versions)")
-    assert "pip uninstall torchaudio" in line
+    error: Exception = raised.value
+    if behind:
+        error = ModuleNotFoundError("Could not import module 'WhisperFeatureExtractor'")
+        error.__cause__ = raised.value
+    assert str(as_user_error(error)) == (
+        "torchaudio 2.11.0 cannot be imported beside torch 2.15.0 (different CUDA versions); expected the newest of "
+        "both, built for the same CUDA: pip install --upgrade torch torchaudio"
+    )

@@ -15,8 +15,8 @@ from empathy_judge.data_modules.audio import load_clip
 from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.importers import hugging_face
 from empathy_judge.data_modules.importers.assemble import assemble
+from empathy_judge.data_modules.importers.frames import dataset_from_frames, dataset_to_hugging_face
 from empathy_judge.data_modules.ratings import Dimension
-from empathy_judge.data_modules.schema import PairDataset
 
 from ..decoders import Cell, Decoder
 from .builders import parsed
@@ -40,14 +40,14 @@ def samples(path: str) -> tuple[np.ndarray, int]:
 def test_frames_give_what_tables_give(source, frames, tmp_path, monkeypatch):
     pairs, ratings = frames
     expected = source.load()
-    found = PairDataset.from_frame(pairs, ratings, dimensions=SCALE, folder=tmp_path / "out")
+    found = dataset_from_frames(pairs, ratings, dimensions=SCALE, folder=tmp_path / "out")
     assert found.root == tmp_path / "out"
     assert found.card.content_hash == expected.card.content_hash
     # relative to the current directory, which is no folder that they could leave
     monkeypatch.chdir(source.folder / "clips")
     pairs["response_audio"] = [Path(path).name for path in pairs["response_audio"]]
     pairs["context_audio"] = [Path(path).read_bytes() for path in pairs["context_audio"]]
-    again = PairDataset.from_frame(pairs, ratings, dimensions=[Dimension("empathy", 1, 5, 1)])
+    again = dataset_from_frames(pairs, ratings, dimensions=[Dimension("empathy", 1, 5, 1)])
     assert again.card.content_hash == expected.card.content_hash
 
 
@@ -63,7 +63,7 @@ def test_samples_are_kept_as_they_are_and_absent_cells_are_absent(frames):
     pairs["tag:cue"] = pd.Categorical(["joy", None, "joy", "grief"])
     ratings["pair_id"] = ratings["pair_id"].map(dict(zip(["000-0", "000-1", "001-0", "001-1"], range(4), strict=True)))
     ratings["seconds"] = [3, *[np.nan] * (len(ratings) - 1)]
-    found = PairDataset.from_frame(pairs, ratings, dimensions=SCALE, synthetic=True)
+    found = dataset_from_frames(pairs, ratings, dimensions=SCALE, synthetic=True)
     assert [pair.pair_id for pair in found.pairs] == ["0", "1", "2", "3"]
     assert [pair.split for pair in found.pairs] == ["train", None, "test", None]
     assert [pair.tag("cue") for pair in found.pairs] == ["joy", None, "joy", "grief"]
@@ -72,7 +72,7 @@ def test_samples_are_kept_as_they_are_and_absent_cells_are_absent(frames):
     assert found.ratings["seconds"].tolist()[0] == 3.0
     for pair, path in zip(found.pairs, paths, strict=True):
         np.testing.assert_array_equal(load_clip(pair.response).samples, load_clip(path).samples)
-    again = PairDataset.from_frame(pairs, ratings, dimensions=SCALE)
+    again = dataset_from_frames(pairs, ratings, dimensions=SCALE)
     assert again.card.content_hash == found.card.content_hash
     assert again.root != found.root
 
@@ -108,7 +108,7 @@ def test_a_wrong_cell_is_named_by_row_and_column(frames, column, value, message)
     cells[2] = value
     pairs[column] = pd.Series(cells, dtype=object)
     with pytest.raises(DataError, match=f"^pairs, row 3, column '{column}': .*{message}") as error:
-        PairDataset.from_frame(pairs, ratings, dimensions=SCALE)
+        dataset_from_frames(pairs, ratings, dimensions=SCALE)
     assert "skipped" not in str(error.value)
 
 
@@ -123,16 +123,16 @@ def test_wrong_frames_are_refused(frames, tmp_path):
         (ratings.to_dict(), "ratings of type dict; expected a pandas DataFrame"),
     ]:
         with pytest.raises(UserError, match=message):
-            PairDataset.from_frame(pairs, wrong, dimensions=SCALE, folder=tmp_path / "out")
+            dataset_from_frames(pairs, wrong, dimensions=SCALE, folder=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_temporary_folder_is_gone_when_python_ends():
     program = (
-        "import numpy as np, pandas as pd\nfrom empathy_judge import PairDataset\n"
+        "import numpy as np, pandas as pd\nfrom empathy_judge import dataset_from_frames\n"
         "pairs = pd.DataFrame({'pair_id': ['a'], 'response_audio': [(np.zeros(8_000), 16_000)]})\n"
         "ratings = pd.DataFrame({'pair_id': ['a'], 'rater_id': ['r'], 'score': [3]})\n"
-        "found = PairDataset.from_frame(pairs, ratings, dimensions=['empathy=1:5:1'])\n"
+        "found = dataset_from_frames(pairs, ratings, dimensions=['empathy=1:5:1'])\n"
         "assert found.root.is_dir()\nprint(found.root)"
     )
     ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
@@ -154,8 +154,8 @@ def test_a_hugging_face_dataset_is_imported_as_the_same(frames, stored, simple, 
         pairs["tag:cue"] = ["joy", None, "joy", "grief"]
         ratings["seconds"] = [3.5, *[np.nan] * (len(ratings) - 1)]
     ratings = ratings[ratings["pair_id"] != "001-0"]  # not rated
-    whole = PairDataset.from_frame(pairs, ratings, dimensions=SCALE)
-    made = whole.to_hf()
+    whole = dataset_from_frames(pairs, ratings, dimensions=SCALE)
+    made = dataset_to_hugging_face(whole)
     assert isinstance(made.features["response_audio"], datasets.Audio)
     assert isinstance(made.features["context_audio"], datasets.Audio) is simple
     assert "empathy 1 to 5 in steps of 1" in made.info.description
@@ -172,12 +172,12 @@ def test_a_hugging_face_dataset_is_imported_as_the_same(frames, stored, simple, 
     assert back.card.description == ""
     # embedded clips, and the pairs of a split
     embedded = assemble(hugging_face.read(tmp_path / "hf", options), tmp_path / "embedded", embed_audio=True)
-    part = embedded.subset("train").to_hf()
+    part = dataset_to_hugging_face(embedded.subset("train"))
     assert (part["pair_id"][:], part["ratings"][0]) == (["000-0", "000-1"], made["ratings"][0])
 
 
 def test_whole_numbers_beside_an_empty_cell_are_ids(frames):
     pairs, ratings = frames
     pairs["response_speaker"] = [7.0, float("nan"), 8.0, 7.0]
-    found = PairDataset.from_frame(pairs, ratings, dimensions=SCALE)
+    found = dataset_from_frames(pairs, ratings, dimensions=SCALE)
     assert [pair.response_speaker for pair in found.pairs] == ["7", None, "8", "7"]

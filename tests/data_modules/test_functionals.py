@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+import torchaudio
 from empathy_judge.data_modules import prosody
 from empathy_judge.data_modules.audio import decode, resample
 from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
@@ -152,7 +153,6 @@ def test_short_frames_of_known_spectra():
 
 
 def test_cepstra_are_those_of_torchaudio():
-    torchaudio = pytest.importorskip("torchaudio")
     samples = shaped(lambda hertz: -3 * hertz / 1000, 1.0)
     mel = torchaudio.transforms.MelSpectrogram(RATE, 512, 400, 160, n_mels=64, pad_mode="constant").double()
     expected = fft.dct(mel(torch.from_numpy(samples)).log().numpy(), axis=0, norm="ortho")[1:14]

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import soundfile
 from datasets.table import InMemoryTable
-from empathy_judge import PairDataset
+from empathy_judge import PairDataset, dataset_from_frames
 from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.importers import hugging_face, table
 from empathy_judge.data_modules.importers.assemble import assemble
@@ -178,11 +178,11 @@ def test_one_frame_of_both(tmp_path, rows):
     frame = pd.DataFrame(rows)
     for column in ("response_audio", "context_audio"):
         frame[column] = [(tmp_path / name).read_bytes() for name in frame[column]]
-    dataset = PairDataset.from_frame(frame, frame, dimensions=["w=1:5:1"], folder=tmp_path / "data")
+    dataset = dataset_from_frames(frame, frame, dimensions=["w=1:5:1"], folder=tmp_path / "data")
     assert [pair.pair_id for pair in dataset.pairs] == ["p", "q"]
     assert dataset.mean_scores()["w"].tolist() == [2, 4.5]
     frame.loc[4, "response_speaker"] = "v-q"
     with pytest.raises(
         DataError, match=r"^pairs, row 5, column 'response_speaker': value 'v-q'; .*pairs, row 1, column"
     ):
-        PairDataset.from_frame(frame, frame, dimensions=["w=1:5:1"])
+        dataset_from_frames(frame, frame, dimensions=["w=1:5:1"])

@@ -15,13 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 import soundfile
 from datasets.table import InMemoryTable
-from empathy_judge import PairDataset
-from empathy_judge.data_modules.combine import combine
+from empathy_judge import PairDataset, dataset_from_frames
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import hugging_face, label_studio, table
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.ratings import Dimension
-from empathy_judge.data_modules.steps import on_scale, same_scores
+from empathy_judge.data_modules.steps import as_written, on_scale, same_scores
 from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.frame import read_frame
 
@@ -74,6 +73,35 @@ def test_scores_of_an_unknown_scale():
     expected = [1.1, 1.1, 2.3, narrow[2], 2.3, 3.0, 3.0001, np.nan, 0.3, 0.1 + 0.2]
     np.testing.assert_array_equal(same_scores(given), expected)
     assert same_scores(np.array([])).tolist() == []
+
+
+@pytest.mark.parametrize(("kind", "digits"), [(np.float32, 6), (np.float16, 3)])
+def test_numbers_of_narrow_types_are_as_they_were_written(kind, digits):
+    written = [float(f"{number}e{2 - digits}") for number in range(0, 10**digits, 7 ** (digits - 2))]
+    assert as_written(np.array(written, kind)).tolist() == written
+    third = float(kind(1 / 3))
+    others = [2.03125, 1.0009765625, 65504.0, third]
+    assert as_written(np.array(others, kind)).tolist() == others
+    odd = as_written(np.array([np.nan, np.inf, -np.inf, -0.0], kind))
+    assert np.isnan(odd[0])
+    assert odd[1:].tolist() == [np.inf, -np.inf, 0.0]
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_columns_of_one_type_measure_the_same(tmp_path, kind):
+    """Without a scale, and no other score says what a number was: means tie only where scores are exact."""
+    scores = (np.random.default_rng(0).integers(10, 50, (30, 4)) / 10).ravel()
+    rows = {"item": np.repeat([f"i{n}" for n in range(30)], 4), "annotator": list("abcd") * 30, "dimension": "w"}
+    plain = pa.Table.from_pandas(pd.DataFrame({**rows, "score": scores}), preserve_index=False)
+    narrow = [Decimal(str(s)) for s in scores] if pa.types.is_decimal(kind) else scores
+    column = pa.array(scores.astype(np.float16)) if kind == pa.float16() else pa.array(narrow, kind)
+    found = []
+    for number, one in enumerate((plain, plain.set_column(3, "score", column))):
+        pq.write_table(one, tmp_path / f"{number}.parquet")
+        frame = read_frame(tmp_path / f"{number}.parquet", {})
+        assert frame.rows["score"].tolist() == scores.tolist()
+        found.append(measure_agreement(frame, [], resamples=0)["dimensions"])
+    assert repr(found[0]) == repr(found[1])
 
 
 # ---------------------------------------------------------------- every way into a dataset
@@ -132,7 +160,7 @@ def test_frames(folder, kind):
         {"pair_id": map(str, range(41)), "response_audio": [str(folder / f"{n}.wav") for n in range(41)]}
     )
     ratings = pd.DataFrame({"pair_id": pairs["pair_id"], "w:a": scores, "w:b": ALL_TENTHS})
-    check(PairDataset.from_frame(pairs, ratings, dimensions=[TENTHS], folder=folder / "made"))
+    check(dataset_from_frames(pairs, ratings, dimensions=[TENTHS], folder=folder / "made"))
 
 
 def test_label_studio(folder):
@@ -148,18 +176,6 @@ def test_label_studio(folder):
     read = label_studio.read(folder / "export.json", parsed(label_studio, words))
     assert read.ratings is not None
     assert read.ratings["score"].tolist() == ALL_TENTHS
-
-
-def test_campaigns(folder):
-    parts = []
-    for name, kind in (("lab", pa.float64()), ("crowd", pa.float32())):
-        (folder / name).mkdir()
-        pq.write_table(stored(kind), folder / "t.parquet")
-        read = table.read(folder / "t.parquet", parsed(table, ["--dimension", "w=1:5:0.1"]))
-        parts.append(assemble(read, folder / f"{name}_data"))
-    both = combine(parts, folder / "both", names=["lab", "crowd"])
-    assert sorted(both.ratings["score"].unique()) == ALL_TENTHS
-    assert both.card.dimensions == (TENTHS,)
 
 
 def test_scores_beside_a_step_are_refused_with_their_place(folder):

@@ -15,12 +15,10 @@ from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset
 from empathy_judge.data_modules.settings import DataSettings
 from empathy_judge.data_modules.targets import (
-    MIN_RATER_RATINGS,
     fit_rater_model,
     item_weights,
     training_targets,
     variance_components,
-    z_scored_means,
 )
 
 NAN = float("nan")
@@ -120,41 +118,17 @@ def test_on_a_complete_panel_corrected_biases_change_nothing():
     assert corrected == pytest.approx(plain, abs=1e-12)
 
 
-def test_z_scores_by_hand():
-    first = np.tile([1.0, 3.0], 5)  # mean 2, spread 1
-    second = np.tile([1.0, 7.0], 5)  # mean 4, spread 3: together mean 3, spread sqrt(5)
-    values, left = z_scored_means(table(np.stack([first, second], axis=1)))
-    assert values == pytest.approx(np.tile([3 - 5**0.5, 3 + 5**0.5], 5))
-    assert left == 0
-
-
-def test_raters_without_a_spread_count_as_they_are():
-    scores = np.stack([np.tile([1.0, 3.0], 5), np.full(10, 4.0), np.full(10, NAN)], axis=1)
-    scores[: MIN_RATER_RATINGS - 1, 2] = 5.0
-    scores[0, 2] = 2.0
-    values, left = z_scored_means(table(scores))
-    assert values == pytest.approx(np.nanmean(scores, axis=1))  # the only one who takes part sets mean and spread
-    assert left == 2
-    notes = training_targets(dataset({"d": scores}), "z_scored").notes
-    assert notes == (
-        "d, z_scored: the ratings of 2 of 3 raters count as they are (fewer than 10 ratings or a constant score)",
-    )
-    assert z_scored_means(table(scores[:4]))[1] == 3  # nobody takes part: plain means
-    assert z_scored_means(table(scores[:4]))[0] == pytest.approx(np.nanmean(scores[:4], axis=1))
-
-
-@pytest.mark.parametrize("target", ["z_scored", "bias_corrected"])
-def test_what_leaves_the_scale_stands_at_its_end_and_is_counted(target):
+def test_what_leaves_the_scale_stands_at_its_end_and_is_counted():
     _, scores = simulated(4, bias=2.0, noise=0.5, missing=0.6, n=200)
     scores = np.clip(scores + 3, 1, 5)
-    free = z_scored_means(table(scores))[0] if target == "z_scored" else fit_rater_model(table(scores)).items
+    free = fit_rater_model(table(scores)).items
     outside = (free < 1) | (free > 5)
     assert outside.sum() == 3
-    targets = training_targets(dataset({"d": scores}), target)
+    targets = training_targets(dataset({"d": scores}), "bias_corrected")
     assert targets.scores[~outside, 0] == pytest.approx(free[~outside])
     assert set(targets.scores[outside, 0]) <= {1.0, 5.0}
     assert targets.notes == (
-        f"d, {target}: {outside.sum()} of {len(free)} targets left the scale 1 to 5 and stand at its end",
+        f"d, bias_corrected: {outside.sum()} of {len(free)} targets left the scale 1 to 5 and stand at its end",
     )
 
 
@@ -186,7 +160,7 @@ def test_histograms_stand_beside_every_target_where_all_scales_have_steps():
     second = np.array([[NAN, 2.0, NAN], [NAN, 4.0, NAN]])
     made = dataset({"a": first, "b": second}, step=1)
     panel = [[[2, 0, 0, 0, 1], [0, 1, 0, 0, 0]], [[0, 0, 0, 0, 0], [0, 0, 0, 1, 0]]]
-    for target in ("mean", "z_scored", "bias_corrected"):
+    for target in ("mean", "bias_corrected"):
         found = training_targets(made, target)
         assert found.histograms.tolist() == panel, target
         assert found.weights.tolist() == [[1, 1], [0, 1]]
@@ -215,14 +189,14 @@ def test_a_shorter_scale_ends_in_zeros_and_a_scale_of_too_many_steps_has_no_hist
 def test_pairs_nobody_rated_and_dimensions_without_ratings_stay_undefined():
     scores = np.array([[1.0, 2.0], [NAN, NAN]])
     made = dataset({"d": scores, "e": np.full((2, 2), NAN)})
-    for target in ("mean", "z_scored", "bias_corrected"):
+    for target in ("mean", "bias_corrected"):
         np.testing.assert_array_equal(training_targets(made, target).scores, [[1.5, NAN], [NAN, NAN]], err_msg=target)
     empty = dataclasses.replace(made, ratings=made.ratings.iloc[:0])
     assert np.isnan(training_targets(empty, "bias_corrected").scores).all()
     assert training_targets(empty, "single").scores.shape == (0, 2)
 
 
-@pytest.mark.parametrize("target", ["mean", "z_scored", "bias_corrected", "single"])
+@pytest.mark.parametrize("target", ["mean", "bias_corrected", "single"])
 def test_training_takes_the_target_and_validation_the_plain_mean(target, dataset_folder):
     data = PairDataModule(DataSettings(str(dataset_folder), target=target))
     data.setup("fit")
@@ -283,7 +257,7 @@ def test_targets_and_items_carry_weights():
     first = np.array([[1, 3], [5, NAN], [NAN, NAN], [4, NAN]])
     made = dataset({"a": first, "b": np.where(first == 5, 2.0, NAN)}, step=1)
     by_hand = item_weights(table(first))[0]
-    for target in ("mean", "z_scored", "bias_corrected"):
+    for target in ("mean", "bias_corrected"):
         found = training_targets(made, target, "reliability")
         assert found.weights == pytest.approx(np.stack([by_hand, [0, 1, 0, 0]], axis=1))
         assert found.notes[-1] == (

@@ -17,7 +17,6 @@ from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.unchanged import CHECKED_FILE, check_unchanged
 from empathy_judge.eval.compare import compare
 from empathy_judge.eval.evaluate import evaluate
-from empathy_judge.eval.layers import measure_layers
 from empathy_judge.eval.stress import stress
 from empathy_judge.models.artifact import load_any
 from empathy_judge.models.export.check import rated_set
@@ -161,7 +160,6 @@ DOORS: dict[str, Callable[..., Any]] = {
     "calibrate": lambda data, judge, _: calibrate_judge(load_any(judge), PairDataset.load(data), None),
     "export": lambda data, judge, _: rated_set(load_any(judge), PairDataset.load(data), "all"),
     "stress": lambda data, *_: stress(SimpleNamespace(), PairDataset.load(data)),  # pyright: ignore[reportArgumentType]
-    "layers": lambda data, judge, _: measure_layers(str(judge), PairDataset.load(data)),
     "split": lambda data, *_: split_dataset(data, overwrite=True),
     "train": lambda data, _, arguments: train(arguments(data.parent / "run", data__path=data)),
     "folds": lambda data, _, arguments: train(arguments(data.parent / "run", data__path=data, folds=2)),

@@ -7,7 +7,6 @@ import ast
 import csv
 import json
 import re
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ import pandas as pd
 import pytest
 from empathy_judge.commands import tell
 from empathy_judge.data_modules.errors import DataError, UserError
-from empathy_judge.data_modules.rasch import fit_rasch
-from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.eval import rendering
 from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.frame import Frame, read_frame
@@ -129,34 +126,6 @@ def test_perfect_constant_and_silent_judges(whole):
     assert judges["constant"]["mae"]["value"] > 0.5
     assert judges["silent"]["n_unscored"] == N_ITEMS
     assert (judges["silent"]["mae"]["value"], judges["silent"]["mae"]["reason"]) == (None, "0 items")
-
-
-def test_raters_stand_in_a_rasch_table(tmp_path, capsys):
-    frame = made()
-    frame.loc[(frame["annotator"] == "ann") & (frame["score"] > 1), "score"] -= 1
-    people = frame[frame["annotator"].isin(PEOPLE)]
-    scores = next(annotations(tmp_path, people).panels(0, 0)).table
-    model = fit_rasch(scores, Dimension("warmth", 1, 7, 1))
-    found = measured(tmp_path, frame, JUDGES, rasch=True)["rasch"]
-    assert found["reason"] is None
-    assert found["thresholds"] == pytest.approx(model.thresholds.tolist())
-    rows = {own["rater_id"]: own for own in found["raters"]}
-    assert next(iter(rows)) == "ann"
-    for place, name in enumerate(scores.rater_ids):
-        own = [rows[name][key] for key in ("n", "severity", "standard_error", "infit", "outfit")]
-        expected = (model.severities, model.severity_errors, model.infit, model.outfit)
-        assert own == pytest.approx([N_ITEMS, *(values[place] for values in expected)])
-    words = ["agreement", str(tmp_path / "scores.csv"), "--judges", *JUDGES, "--resamples", "0"]
-    assert f"ann 40 {rows['ann']['severity']:.2f} " in " ".join(output_of(capsys, *words, "--rasch").split())
-    assert "rasch" not in json.loads(output_of(capsys, *words, "--json"))["dimensions"][0]
-    apart = people[(people["annotator"] == "ann") == (people["item"].str[1:].astype(int) < 20)]
-    assert "raters fall into 2 panels" in measured(tmp_path, apart, rasch=True)["rasch"]["reason"]
-    nobody = frame.assign(score=frame["score"].where(~frame["annotator"].isin(PEOPLE)))
-    assert "two different scores" in measured(tmp_path, nobody, JUDGES, rasch=True)["rasch"]["reason"]
-    slider = people.assign(score=np.random.default_rng(0).uniform(1, 100, len(people)).round(1))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # of 120 steps some have the probability 0
-        assert measured(tmp_path, slider, rasch=True)["rasch"]["reason"] is None
 
 
 @pytest.mark.parametrize("distance", ["scores", "ranks"])

@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ import pandas as pd
 import pytest
 from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.schema import Pair
-from empathy_judge.eval import results as described
 from empathy_judge.eval.compare import compare
 from empathy_judge.eval.evaluate import clusters_of
 from empathy_judge.eval.evaluate import evaluate as typed_evaluate
@@ -26,6 +24,7 @@ from empathy_judge.eval.pages.report import render_page
 from empathy_judge.eval.probes.pairs import context_swapped
 from scipy.stats import kendalltau, pearsonr, spearmanr
 
+from ..pages import DOCS, ROOT
 from .conftest import AnyJudge, assert_near, sure_judge
 from .statistics.conftest import reliability
 
@@ -60,8 +59,8 @@ DESCRIBED = (
 
 def undocumented(report: Any) -> set[str]:
     """Fields of a report that neither the page of fields nor the module of their dataclass names."""
-    folder = Path(described.__file__).parent
-    files = [*(folder / f"{name}.py" for name in DESCRIBED), folder.parent / "docs" / "reference" / "report-fields.md"]
+    folder = ROOT / "eval"
+    files = [*(folder / f"{name}.py" for name in DESCRIBED), DOCS / "reference" / "report-fields.md"]
     known = "\n".join(path.read_text(encoding="utf-8") for path in files)
     names = {
         *report["dimensions"],
@@ -140,7 +139,7 @@ def test_listening_checks_measure_the_fall_on_the_changed_pairs(make_dataset, ma
             assert check["n"] == len(chosen)
             assert check["spearman"]["value"] == pytest.approx(left)
             assert_near(check["drop"], before - left)
-    page = render_page(described.Results(report, items, dataset))
+    page = render_page(report, items, dataset)
     assert page.count("what is left of the Spearman inside the slice") == 2
 
 

@@ -12,11 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.cli import main
-from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.ratings import RatingTable
-from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset
 from empathy_judge.eval.frame import COLUMNS, Frame
-from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.plan import assumed_pilot, make_plan, pilot_from, save_plan
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples
@@ -28,11 +25,9 @@ from empathy_judge.eval.statistics.planning import (
     standard_error_of_difference,
 )
 from empathy_judge.eval.statistics.reliability import average_single_reliability, measure
-from empathy_judge.eval.suggest import suggest
 from scipy import stats
 
 from ..conftest import output_of, real_data
-from .conftest import AnyJudge, dataset_of, tone_clip
 
 GROUP, ITEM, RATER, RESIDUAL, SIZE = 0.5, 0.4, 0.2, 0.5, 4
 """Variances of the simulated ratings, and the items of a group."""
@@ -264,104 +259,3 @@ def test_the_quantiles_are_those_of_a_two_sided_test():
     plan = make_plan(assumed_pilot({"item": 1, "residual": 0}), items=[500], raters=[1], agreement=0.6, between=0.5)
     row, error = plan["rows"][0], standard_error_of_difference(0.6, 0.55, 0.5, 500)
     assert row["power"] == pytest.approx(stats.norm.cdf(0.05 / error - 1.959964), abs=1e-6)
-
-
-def guessing(score: np.ndarray, errors: np.ndarray | None) -> AnyJudge:
-    """Knows the true scores, except for errors of known size, which it states or not."""
-
-    def scores(pairs):
-        places = [int(pair.pair_id[1:]) for pair in pairs]
-        return score_table(pairs, ("d",), score[places, None], None if errors is None else errors[places, None])
-
-    return AnyJudge(scores, "guessing", ("d",))
-
-
-def rated(scores: np.ndarray, counts: np.ndarray) -> PairDataset:
-    """Pairs p0, p1, ..., each with the first so many of its scores."""
-    pairs = [Pair(f"p{item}", tone_clip(1.0), group_id=f"g{item}") for item in range(len(scores))]
-    rows = [(f"p{item}", f"r{n}", "d", scores[item, n]) for item, count in enumerate(counts) for n in range(count)]
-    return dataset_of(pairs, rows, Dimension("d", 0, 10))
-
-
-def simulated_ratings(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Truth, judge, its errors (0.3 or 2) and twelve ratings of 60 pairs, whose noise is 1."""
-    rng = np.random.default_rng(seed)
-    truth, errors = rng.normal(5, 1.5, 60), np.where(np.arange(60) % 3, 0.3, 2.0)
-    return truth, truth + errors * rng.normal(size=60), errors, truth[:, None] + rng.normal(size=(60, 12))
-
-
-def test_a_rating_is_worth_what_it_takes_from_the_error():
-    _, score, errors, scores = simulated_ratings(0)
-    counts = np.where(np.arange(60) < 20, 3, 1)
-    found = suggest(guessing(score, errors), rated(scores, counts), ratings=30)
-    rows = pd.DataFrame(found["rows"]).set_index("pair_id")
-    unsure, once = errors == 2.0, counts == 1
-    gain = rows["gain"].reindex([f"p{item}" for item in range(60)]).to_numpy()
-    assert (
-        gain[unsure & once].min()
-        > gain[unsure & ~once].max()
-        > gain[~unsure & once].max()
-        > gain[~unsure & ~once].max()
-    )
-    # what one rating adds to the precision of what is known is 1 / noise
-    left = (10 * rows.loc["p30", "error"]) ** 2
-    noise = 1 / (1 / (left - 100 * rows.loc["p30", "gain"]) - 1 / left)
-    assert noise == pytest.approx(1, rel=0.4)
-    assert rows["suggested"].sum() == 30
-    assert rows["suggested"].head(13).min() >= 1
-    assert set(rows["suggested"].reindex([f"p{n}" for n in np.flatnonzero(~unsure)])) == {0}
-    error = found["error"]
-    assert error["suggested"] < error["random"] < error["now"]
-    assert found["sentence"].startswith(
-        "30 ratings of these pairs take the expected error of judge and ratings together"
-    )
-
-
-def test_suggested_ratings_leave_less_error_than_as_many_at_random():
-    left = {True: [], False: []}
-    for seed in range(12):
-        truth, score, errors, scores = simulated_ratings(seed)
-        counts = np.where(np.arange(60) < 12, 2, 1)
-        rows = suggest(guessing(score, errors), rated(scores, counts), ratings=40)["rows"]
-        more = {row["pair_id"]: row["suggested"] for row in rows}
-        drawn = np.random.default_rng(seed).multinomial(40, np.full(60, 1 / 60))
-        for wise in left:
-            k = counts + (np.array([more[f"p{item}"] for item in range(60)]) if wise else drawn)
-            means = np.array([own[:n].mean() for own, n in zip(scores, k, strict=True)])
-            weight = errors**2 / (errors**2 + 1 / k)
-            left[wise].append(np.square(score + weight * (means - score) - truth).mean())
-    assert np.mean(left[True]) < 0.85 * np.mean(left[False])
-
-
-def test_the_judges_error_is_learned_without_bias_from_few_pairs():
-    """Ten rated pairs, through which a line is laid, and one without a rating, where nothing but the judge is known."""
-    learned = []
-    for seed in range(300):
-        rng = np.random.default_rng(seed)
-        score = rng.normal(5, 1.5, 11)
-        scores = (score + rng.normal(size=11))[:, None] + rng.normal(size=(11, 2))
-        rows = suggest(guessing(score, None), rated(scores, np.append(np.full(10, 2), 0)), ratings=1)["rows"]
-        learned += [(10 * row["error"]) ** 2 for row in rows if row["pair_id"] == "p10"]
-    assert np.mean(learned) == pytest.approx(1.0, abs=0.1)
-
-
-def test_suggesting_says_what_is_missing():
-    _, score, _, scores = simulated_ratings(0)
-    with pytest.raises(UserError, match="60 rated pairs and 0 ratings beyond the first of a pair; expected 10 of both"):
-        suggest(guessing(score, None), rated(scores, np.ones(60, int)))
-    with pytest.raises(UserError, match="the raters of a pair always agree"):
-        suggest(guessing(score, None), rated(np.repeat(scores[:, :1], 2, axis=1), np.full(60, 2)))
-    rows = suggest(guessing(score, None), rated(scores, 1 + np.arange(60) % 2), ratings=30)["rows"]
-    assert [row["ratings"] for row in rows] == [1] * 30 + [2] * 30  # nothing else tells pairs apart
-    assert [row["suggested"] for row in rows] == [1] * 30 + [0] * 30
-    # a standard error of 0 says as little as none
-    assert suggest(guessing(score, np.zeros(60)), rated(scores, 1 + np.arange(60) % 2), ratings=30)["rows"] == rows
-
-
-def test_all_ratings_are_suggested_where_few_pairs_have_scores():
-    _, score, _, scores = simulated_ratings(0)
-    few = np.where(np.arange(60) < 10, score, np.nan)
-    rows = suggest(guessing(few, None), rated(scores, np.full(60, 2)), ratings=600)["rows"]
-    assert (len(rows), sum(row["suggested"] for row in rows)) == (10, 600)
-    with pytest.raises(UserError, match="guessing: none of the 60 pairs has a score"):
-        suggest(guessing(np.full(60, np.nan), None), rated(scores, np.full(60, 2)))

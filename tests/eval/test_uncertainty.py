@@ -73,7 +73,7 @@ def test_page_terminal_and_card_say_what_the_intervals_are_worth(evaluation):
     report = evaluation.report
     share = report["dimensions"]["empathy"]["uncertainty"]["intervals"]["90"]["covered"]
     covered = f"{100 * share['value']:.0f} % [{100 * share['low']:.0f}, {100 * share['high']:.0f}]"
-    page = render_page(evaluation)
+    page = render_page(evaluation.report, evaluation.items, evaluation.dataset)
     assert f"90 % intervals cover {covered} of the mean ratings" in page
     assert "Not so in setting tone_variant: " in page
     assert "It abstains from 30 items" in page
@@ -113,7 +113,7 @@ def test_verdicts_on_two_responses_are_measured_beside_one_rater(make_dataset, m
     assert [point["coverage"] for point in own["curve"]] == sorted({point["coverage"] for point in own["curve"]})
     share = 100 * own["promised"]["15"]["given"]["value"]
     said = f"Where at most 15 % of its verdicts may be wrong it gives {share:.0f} % of them"
-    page, text = render_page(measured), markdown_report(measured.report)
+    page, text = render_page(measured.report, measured.items, measured.dataset), markdown_report(measured.report)
     assert said in page
     assert "share of wrong verdicts on two responses by the share that is given" in page
     assert f"| {own['n']} / {own['n_groups']} | {own['accuracy']['value']:.2f} [" in text
@@ -127,7 +127,7 @@ def test_one_standard_error_for_all_items_tells_none_apart(make_dataset, make_ju
     own: Any = measured.report["dimensions"]["empathy"]["uncertainty"]
     assert own["surest_half"]["spearman"]["value"] is None
     assert own["surest_half"]["gain"]["reason"] == "the standard error is the same for all items"
-    assert "It does not say which items are harder" in render_page(measured)
+    assert "It does not say which items are harder" in render_page(measured.report, measured.items, measured.dataset)
 
 
 _DESCRIPTION = {

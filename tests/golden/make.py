@@ -283,7 +283,7 @@ def losses(folder: Path) -> Any:
     from empathy_judge.train.settings import DEFAULT_SETTINGS, NATURAL, LossWeights
 
     found: dict[str, Any] = {}
-    none = replace(NATURAL, bradley_terry=0.0, centring=0.0)
+    none = replace(NATURAL, bradley_terry=0.0)
     with _seeded(0):
         features, targets, counts = cases.rated(24, 0)
     targets = targets.clone()
@@ -300,10 +300,9 @@ def losses(folder: Path) -> Any:
             for weight in model.parameters():
                 torch.nn.init.normal_(weight, std=0.3)
         for name in (field.name for field in fields(LossWeights)):
-            rated = {} if name in ("bradley_terry", "centring") else {name: 1.0}
-            weights = replace(none, **(rated or {name: 1.0}))
-            if name not in (*cases.SCORE_LOSSES, *cases.OWN_LOSSES[head], "bradley_terry", "centring"):
+            if name not in (*cases.SCORE_LOSSES, *cases.OWN_LOSSES[head], "bradley_terry"):
                 continue
+            weights = replace(none, **{name: 1.0})
             model.zero_grad()
             terms = Objective(weights, DEFAULT_SETTINGS, head, cases.SCALES).terms(model(features), people)
             terms[name].backward()

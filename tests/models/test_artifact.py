@@ -329,9 +329,7 @@ def test_what_the_disk_refuses_is_said_in_one_line_and_leaves_nothing(what, judg
         ways.append(lambda: save_judge(loaded, out))
         ways.append(lambda: write_ensemble([judge_folder, earlier], out))
         if what not in ("adapter", "tokenizer"):
-            ways.append(
-                lambda: write_whole(load_any(earlier), out, "merged", "none", synthetic_set(loaded), device="cpu")
-            )
+            ways.append(lambda: write_whole(load_any(earlier), out, "none", synthetic_set(loaded), device="cpu"))
         for way in ways:
             with pytest.raises(UserError, match=re.escape(f"{out}: cannot be written ({reason})")):
                 way()

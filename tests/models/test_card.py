@@ -140,7 +140,7 @@ def test_forms(description, tmp_path):
     check = {"data": "tones, test", "pairs": 9, "dimensions": {"empathy": change}, "beyond": []}
     description["settings"]["backbone"] = "backbone"
     description["export"] = {
-        "form": "huggingface",
+        "form": "merged",
         "quantization": "int8",
         "origin": {"settings": settings, "trained_in_full": ["projector"]},
         "check": check,

@@ -1,4 +1,4 @@
-"""Ensembles and averaged judges: scores, spread, what is shared, and what is refused."""
+"""Ensembles: scores, spread, what is shared, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.models.artifact import LoadedJudge, load_any, save_judge
-from empathy_judge.models.ensemble import _merged, average, likeness, write_average, write_ensemble
+from empathy_judge.models.ensemble import _merged, write_ensemble
 from empathy_judge.models.heads import Prediction, combine
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.judge_calibration import calibrate_judge, store_calibration
@@ -60,21 +60,6 @@ def test_an_ensemble_is_the_mean_and_its_variance_that_of_its_members_and_betwee
     assert 0 < plain.deviation[0, 1].item() < 1e-5  # members agree, and a deviation is above 0
     own = combine([Prediction(score, torch.full((1, 2), float(n))) for n, score in enumerate(scores, start=1)])
     assert own.deviation[0].tolist() == pytest.approx([(7 + 14 / 3) ** 0.5, (14 / 3) ** 0.5])
-
-
-def test_the_mean_of_weights_is_taken_in_float64_and_keeps_their_type():
-    members = [{"a": torch.tensor([value], dtype=torch.bfloat16)} for value in (256.0, 1.0, 1.0)]
-    assert average(members)["a"].dtype == torch.bfloat16
-    assert average(members)["a"].item() == 86.0  # in bfloat16 256 + 1 is 256, and the mean would be 85.5
-
-
-def test_adapters_that_began_alike_are_told_from_those_that_did_not():
-    start = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
-    other = torch.randn(8, 64, generator=torch.Generator().manual_seed(1))
-    one, near, far = ({"x.lora_A.w": weight, "x.lora_B.w": -weight} for weight in (start, start + 0.1 * other, other))
-    assert likeness(one, near) == pytest.approx(1 / 1.01**0.5, abs=0.01)
-    assert abs(likeness(one, far) or 1) < 0.2
-    assert likeness({"head.w": start}, {"head.w": start}) is None
 
 
 # ---------------------------------------------------------------- ensembles
@@ -205,23 +190,6 @@ def test_a_changed_member_is_refused(ensemble, tmp_path):
             load_any(copy)
 
 
-# ---------------------------------------------------------------- averages
-
-
-def test_an_averaged_judge_has_the_mean_of_the_weights(folders, tmp_path, capsys):
-    out = tmp_path / "judge"
-    assert main(["ensemble", *map(str, folders), "--out", str(out), "--average"]) == 0
-    assert "hardly began alike" in capsys.readouterr().err  # the judges of the fixture begin from other seeds
-    one, other, mean = (load_any(folder).judge.trained() for folder in (*folders, out))
-    assert mean.keys() == one.keys()
-    for name, weight in mean.items():
-        assert torch.equal(weight, ((one[name].double() + other[name].double()) / 2).float())
-    loaded = load_any(out)
-    assert loaded.description["averaged"] == 2
-    assert not loaded.judge.members
-    assert "mean of those of 2 judges" in (out / "README.md").read_text()
-
-
 def test_checkpoints_can_be_members(folders, make_judge, tmp_path):
     judge = make_judge(LORA, 1)  # as in the first folder, then trained a little further
     judge.use({name: weight + 0.001 for name, weight in judge.trained().items()})
@@ -229,8 +197,6 @@ def test_checkpoints_can_be_members(folders, make_judge, tmp_path):
     run = tmp_path / "run" / "checkpoints"
     run.mkdir(parents=True)
     torch.save({"state_dict": state, "description": described(judge).description}, run / "best.ckpt")
-    same = write_average([folders[0], run / "best.ckpt"], tmp_path / "mean")
-    assert same > 0.9
     write_ensemble([run.parent, folders[0]], tmp_path / "both")
     members = load_any(tmp_path / "both").judge.members
     for member, other in ((0, judge), (1, load_any(folders[0]).judge)):
@@ -268,7 +234,7 @@ def test_judges_of_other_dimensions_or_backbones_are_refused(folders, make_judge
     judge.dimensions = (Dimension("empathy", 1, 7, 1), judge.dimensions[1])
     saved(judge, tmp_path / "scale")
     with pytest.raises(UserError, match=r'scores \[\["empathy", 1.*, 7'):
-        write_average([folders[0], tmp_path / "scale"], tmp_path / "out")
+        write_ensemble([folders[0], tmp_path / "scale"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

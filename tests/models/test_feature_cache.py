@@ -81,7 +81,7 @@ def test_a_judge_has_the_same_names_when_it_was_saved_loaded_and_exported(make_j
     assert names(make_judge(LoraSettings(parts=[]), seed=2, pooling="attention"), tmp_path) == expected
     loaded = load_any(folder)
     dataset = PairDataset.load(dataset_folder)
-    write_whole(loaded, tmp_path / "exported", "merged", "none", rated_set(loaded, dataset, "all"))
+    write_whole(loaded, tmp_path / "exported", "none", rated_set(loaded, dataset, "all"))
     assert names(load_any(tmp_path / "exported").judge, tmp_path)[0] == expected[0]
 
 

@@ -15,7 +15,7 @@ from empathy_judge.models.artifact import load_any
 from empathy_judge.models.disk_store import DiskStore
 from empathy_judge.models.head_input import HeadInput, build_pooling
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.models.settings import HeadInputSettings, LoraSettings, PoolingName
+from empathy_judge.models.settings import BuiltHeadInput, HeadInputSettings, LoraSettings, PoolingName
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .conftest import clip, saved
@@ -93,7 +93,7 @@ def test_scores_are_the_same_in_any_batch_and_from_stored_states(judge, tmp_path
 
 @torch.no_grad()
 def test_what_never_varied_in_training_counts_for_nothing():
-    head_input = HeadInput(HeadInputSettings("all_layers"), 4, (2, 3))
+    head_input = HeadInput(BuiltHeadInput("all_layers"), 4, (2, 3))
     pooled, layers = torch.randn(8, 4), torch.randn(8, 3, 2, 2, 3)
     layers[:, 0, :, 0, 1] = 0.7
     head_input.standardise(layers, None)
@@ -137,7 +137,7 @@ class NoLargeBuffer(TorchDispatchMode):
 
 
 def test_the_kernel_has_the_slope_of_the_exact_distance_without_a_large_buffer():
-    read = HeadInput(HeadInputSettings(landmarks=50), 60, (2, 3))
+    read = HeadInput(BuiltHeadInput(landmarks=50), 60, (2, 3))
     read.reach.fill_(0.1)
     read.landmarks.copy_(torch.randn(50, 60) * 0.1)
     whole: Any = SimpleNamespace(window_weights=None)

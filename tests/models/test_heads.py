@@ -13,7 +13,7 @@ from empathy_judge.models.settings import HeadName
 
 SCALES = [Dimension("a", 1, 5, 1), Dimension("b", -50, 0, 25)]
 HEADS = get_args(HeadName)
-OVER_STEPS = ("coral", "corn", "histogram")
+OVER_STEPS = ("corn", "histogram")
 
 
 def fresh(name: HeadName, loud: float = 1.0) -> Head:
@@ -62,17 +62,6 @@ def test_score_and_deviation_are_those_of_a_distribution_over_the_steps(name):
         spread = ((shares * (steps - mean[:, None]) ** 2).sum(-1)).sqrt()
         torch.testing.assert_close(found.score[:, column].double(), mean, rtol=0, atol=1e-4)
         torch.testing.assert_close(found.deviation[:, column].double(), spread, rtol=0, atol=0.02)
-
-
-def test_coral_thresholds_share_their_weights_and_give_the_distribution():
-    found = fresh("coral", 20.0)(torch.randn(9, 8))
-    assert found.log_probabilities is not None
-    above = torch.sigmoid(found.thresholds[:, 0])
-    gaps = found.thresholds[:, 0].diff(dim=-1)
-    torch.testing.assert_close(gaps, gaps[:1].expand_as(gaps))  # the same for every pair
-    assert (gaps < 0).all()
-    expected = torch.cat([1 - above[:, :1], above[:, :-1] - above[:, 1:], above[:, -1:]], dim=-1)
-    torch.testing.assert_close(found.log_probabilities[:, 0].exp(), expected, rtol=0, atol=1e-5)
 
 
 def test_corn_thresholds_are_conditional():

@@ -59,7 +59,7 @@ def of_each_kind(request, judge_folder, make_judge, tmp_path_factory) -> Path:
         write_ensemble([judge_folder, shutil.copytree(judge_folder, out.with_name("member"))], out)
     else:
         loaded = artifact.load_any(judge_folder)
-        write_whole(loaded, out, "merged", "none", synthetic_set(loaded), device="cpu")
+        write_whole(loaded, out, "none", synthetic_set(loaded), device="cpu")
     return out
 
 

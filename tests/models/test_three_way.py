@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import soundfile
 import torch
-from empathy_judge import PairDataset, Scorer
+from empathy_judge import PairDataset, Scorer, dataset_from_frames
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.artifact import load_any
@@ -149,9 +149,7 @@ def data(tmp_path_factory) -> PairDataset:
                 if own is not None
             ]
     folder = tmp_path_factory.mktemp("three") / "data"
-    return PairDataset.from_frame(
-        pd.DataFrame(rows), pd.DataFrame(ratings), dimensions=["empathy=1:5:1"], folder=folder
-    )
+    return dataset_from_frames(pd.DataFrame(rows), pd.DataFrame(ratings), dimensions=["empathy=1:5:1"], folder=folder)
 
 
 def test_a_calibration_knows_what_people_said_of_two_responses(data):

@@ -22,7 +22,7 @@ from ..conftest import failed
 BOTH = "training_step", "validation_step"
 LOUD = {
     "cache__what": "none", "data__augmentation.noise_probability": 0.7, "data__augmentation.noise_snr": "[0, 10]",
-    "data__augmentation.shift_probability": 0.5, "trainer__logger": "false",
+    "data__augmentation.gain_probability": 0.5, "trainer__logger": "false",
 }  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def test_training_hears_augmented_clips_and_validation_does_not(train_arguments,
     first, _ = features("cut", 1, data__num_workers=2)
     second, _ = features("cut", 2, "--resume", "true", data__num_workers=1)
     assert same(whole, first + second)
-    off = {"data__augmentation.noise_probability": 0, "data__augmentation.shift_probability": 0}
+    off = {"data__augmentation.noise_probability": 0, "data__augmentation.gain_probability": 0}
     plain, plain_validation = features("plain", 1, **off)
     assert same(validation[: len(plain_validation)], plain_validation)
     assert len(plain) == 3

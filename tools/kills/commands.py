@@ -8,7 +8,7 @@ the command replaces one. Then, at each moment:
 - ``readonly``: the disk becomes read-only, or with ``--user`` the folder may not be written by this user.
 
 What is asserted: a refused command ends with code 2 and one line; the earlier result is as it was, or the new one is
-there as a whole (of training and a sweep: every checkpoint is whole); nothing else lies beside it but what the same
+there as a whole (of training: every checkpoint is whole); nothing else lies beside it but what the same
 command goes on from; and the same command, on a disk with room, gives what an undisturbed one gives.
 
 Processes are forked from one that has imported everything and computed nothing: most of the time would go into imports
@@ -41,7 +41,6 @@ from empathy_judge.models.weight_files import damage, read_checkpoint
 
 COMMANDS = {
     "import": "import table {in}/pairs.csv --dimension warmth=1:{n}0:1 --out {disk}/out --overwrite",
-    "combine": "combine {in}/data {in}/other --names a b{n} --out {disk}/out --overwrite",
     "split": "split {disk}/out --overwrite --seed {n}",
     "inspect": "inspect {in}/data --page {disk}/out",
     "evaluate": "evaluate {in}/judge --data {in}/data --split all --out {disk}/out --resamples {n}0 --device cpu",
@@ -52,22 +51,19 @@ COMMANDS = {
     "ensemble": "ensemble {in}/run {in}/run/checkpoints/last.ckpt --backbone {in}/backbone --out {disk}/out",
     "score": "score {in}/judge --manifest {in}/pairs{n}.csv --out {disk}/out.csv --overwrite --device cpu",
     "cached": "score {in}/judge --manifest {in}/pairs2.csv --out {disk}/out.csv --device cpu --cache {disk}/states",
-    "layers": "layers {in}/backbone --data {in}/data --out {disk}/out --resamples {n}0 --device cpu",
     "stress": "stress {in}/judge --data {in}/data --split all --checks louder --out {disk}/out --device cpu --seed {n}",
-    "suggest": "suggest {in}/judge --data {in}/data --ratings {n}0 --out {disk}/out --device cpu",
     "plan": "plan {in}/data --out {disk}/out --resamples {n}0",
     "train": "train {train} --run {disk}/out --resume auto --checkpoint-steps 2",
     "probe": "train {train} --run {disk}/out --resume auto --method probe --judge.head_input.audio all_layers",
-    "sweep": "sweep --config {in}/sweep.yaml --out {disk}/out",
     "demo": "demo --groups 10 --epochs {n} --out {disk}/out",
-    "page": "explain {in}/judge - {in}/data/p00.wav --page {disk}/out.html --png {disk}/out.png --device cpu",
+    "page": "explain {in}/judge - {in}/data/p00.wav --page {disk}/out.html --device cpu",
     "agreement": "agreement {in}/scores.csv --json --resamples 20",
     "explain": "explain {in}/judge - {in}/data/p00.wav --device cpu --json",
     "rank": "rank {in}/judge - {in}/data/p00.wav {in}/data/p01.wav --device cpu --json",
 }
 """`{n}` is 2, of the earlier result 1."""
 TRAIN = "--config {in}/run/config.yaml --trainer.max_epochs 2 --trainer.logger false"
-GOING_ON = ("train", "probe", "sweep")
+GOING_ON = ("train", "probe")
 """Keep what they have done, and go on from there."""
 OF_STARTS = ("config.yaml", "last.ckpt")
 """Of those: it says `resume: true`; it is missing if there was no room for it beside the last `best.ckpt`."""
@@ -76,8 +72,8 @@ PRINTING = ("agreement", "explain", "rank")
 PLACES = {"split": "data", "calibrate": "judge"}
 """What is changed in place, and is there beforehand."""
 REPLACING = (
-    *("import", "combine", "split", "inspect", "evaluate", "compare", "calibrate", "score", "cached", "layers"),
-    *("stress", "suggest", "plan", "demo", "page"),
+    *("import", "split", "inspect", "evaluate", "compare", "calibrate", "score", "cached", "stress", "plan"),
+    *("demo", "page"),
 )
 EACH = ("page",)
 """Make several files, each as a whole or not at all."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -12,7 +11,6 @@ def test_inputs_are_made(dataset_folder, judge_folder, trained_run, backbone_fol
     folder = Path(os.environ["KILLS_INPUTS"])
     for source, name in ((dataset_folder, "data"), (judge_folder, "judge"), (trained_run, "run")):
         shutil.copytree(source, folder / name)
-    shutil.copytree(dataset_folder, folder / "other")
     shutil.copytree(backbone_folder, folder / "backbone")
     for path in folder.rglob("*"):
         os.chmod(path, 0o755 if path.is_dir() else 0o644)  # for users who are not root
@@ -23,9 +21,5 @@ def test_inputs_are_made(dataset_folder, judge_folder, trained_run, backbone_fol
     for name, count in (("pairs", 24), ("pairs1", 12), ("pairs2", 24)):
         lines = ["pair_id,context_audio,response_audio,rater_id,warmth", *rows[:count]]
         (folder / f"{name}.csv").write_text("\n".join(lines))
-    search = {"judge.lora.rank": {"choices": [2, 4, 8]}}
-    sweep = {"train": [str(folder / "run" / "config.yaml")], "trials": 3, "search": search}
-    sweep["overrides"] = {"trainer.max_epochs": 1, "trainer.logger": False}
-    (folder / "sweep.yaml").write_text(json.dumps(sweep))
     scores = [f"c{n},{who},warmth,{(n * step) % 7}" for n in range(200) for who, step in (("ann", 1), ("bob", 3))]
     (folder / "scores.csv").write_text("\n".join(["item,annotator,dimension,score", *scores]))

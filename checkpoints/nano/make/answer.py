@@ -18,7 +18,7 @@ from empathy_judge.checkpoints.nano.make.questions import CLOSED, OPEN, Delivery
 from empathy_judge.data_modules.audio import Clip as AudioClip
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones.audio_language_model import AudioLanguageModel, messages
-from empathy_judge.models.backbones.base import Clips, Inputs
+from empathy_judge.models.backbones.inputs import Clips, Inputs
 from torch import Tensor, nn
 from transformers import Qwen2AudioForConditionalGeneration, Qwen2AudioProcessor
 

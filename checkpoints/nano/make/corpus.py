@@ -21,6 +21,7 @@ from empathy_judge.data_modules.espeak import ACCENTS, QUALITIES, Tone, Voice, s
 from empathy_judge.data_modules.functionals import delivery
 from empathy_judge.data_modules.parallel import in_fresh_processes, progress
 from empathy_judge.data_modules.sample import replies, statements
+from torchaudio import functional
 from transformers import WhisperFeatureExtractor
 
 _SHARD = 500  # clips a worker makes from one state of the synthesiser and one seed
@@ -302,13 +303,10 @@ def _surround(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def _degrade(samples: np.ndarray, recording: str, rng: np.random.Generator) -> np.ndarray:
     if recording == "muffled":
-        # Of extra `granite`. Another filter than torchaudio's is not the same to the bit
-        from torchaudio.functional import lowpass_biquad
-
         cutoff = float(rng.uniform(900, 2500))
         signal = torch.from_numpy(samples)
         for _ in range(3):
-            signal = lowpass_biquad(signal, prosody.RATE, cutoff)
+            signal = functional.lowpass_biquad(signal, prosody.RATE, cutoff)
         return signal.numpy()
     rms = float(np.sqrt(np.mean(samples**2)))
     if recording == "noisy":

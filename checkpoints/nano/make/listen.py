@@ -20,7 +20,7 @@ from empathy_judge.checkpoints.nano.make.architecture import MEL_BINS
 from empathy_judge.checkpoints.nano.make.clips import CORE, FRAMES_PER_TOKEN, LABELS, LEVELS, MEASURES, ClipStore
 from empathy_judge.data_modules.folders import replace_file
 from empathy_judge.models.backbones.audio_language_model import AudioLanguageModel
-from empathy_judge.models.backbones.base import Clips
+from empathy_judge.models.backbones.inputs import Clips
 from torch import Tensor, nn
 
 _BATCH = 32

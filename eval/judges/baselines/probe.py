@@ -45,7 +45,7 @@ def open_probe(spec: str, dataset: PairDataset, seed: int, **placing: Unpack[Pla
         DataError: If there are too few pairs with ratings.
     """
     what = spec.removeprefix(PROBE)
-    base = settings_of(what)
+    base = _settings_of(what)
     backbone, quantization = placing.get("backbone") or base.backbone, placing.get("quantization") or base.quantization
     placed = replace(base, backbone=backbone, quantization=quantization)
     judge = _frozen(spec, placed, dataset, placing.get("device"))
@@ -59,7 +59,7 @@ def open_probe(spec: str, dataset: PairDataset, seed: int, **placing: Unpack[Pla
     return TrainedJudge(PROBE + name, description, PairScorer(judge, store=store, windows=placing.get("windows", True)))
 
 
-def settings_of(what: str) -> JudgeSettings:
+def _settings_of(what: str) -> JudgeSettings:
     """The settings of a judge folder or run folder, or of a plain judge on a backbone."""
     if not what:
         raise UserError(f"judge {PROBE}: expected {PROBE}JUDGE, a judge or run folder, or {PROBE}BACKBONE")
@@ -103,7 +103,7 @@ def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int
         DataError: If there are too few rated pairs or groups, or audio is not what was imported.
     """
     check_unchanged(dataset)
-    judge = _frozen(what, settings_of(what), dataset, None)
+    judge = _frozen(what, _settings_of(what), dataset, None)
     reader, names = ClipReader(judge), [dimension.name for dimension in judge.dimensions]
     means = dataset.mean_scores()[names]
     known = np.isfinite(means.to_numpy(np.float64)).any(axis=1)

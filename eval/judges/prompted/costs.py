@@ -1,43 +1,17 @@
-"""What asking would cost: prices, and the disclosure before the first question."""
+"""What is said before the first question: what asking would send and cost."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ....data_modules.errors import UserError, counted
-from .questions import Question
-from .settings import Price
+from .budget import RequestPlan
+from .judges import PromptedJudge
+from .settings import AS_OF
 
-if TYPE_CHECKING:
-    from .judges import PromptedJudge
-
-AS_OF = "November 2026"
-PRICES = {
-    "openai:gpt-audio-1.5": Price(2.5, 32.0, 10.0),
-    "openai:gpt-audio": Price(2.5, 32.0, 10.0),
-    "gemini:gemini-3.1-pro-preview": Price(2.0, 2.0, 12.0),
-}
-"""Dollars for a million tokens, as of `AS_OF`; vendors change them, a spec can say ``price=...``."""
 _PRICE = "price=TEXT_IN:AUDIO_IN:OUT (dollars for a million tokens) and --budget DOLLARS, or price=0:0:0 if it is free"
 _AUDIO = re.compile(r'(?<="data": ")[A-Za-z0-9+/=]{401,}(?=")')  # longer base64 is not shown
-
-
-@dataclass
-class RequestPlan:
-    """The requests that asking would send."""
-
-    questions: int  # in all
-    requests: int = 0  # of these, without an answer yet
-    seconds: float = 0.0  # of audio in the requests
-    megabytes: float = 0.0  # of audio as it is sent
-    dollars: float = 0.0  # what they would likely cost; 0 where no price is known
-    anew: float = 0.0  # what all questions would likely cost, answered before or not: what a listening check takes
-    equal: int = 0  # questions that are the same as one of these requests
-    unusable: int = 0  # questions whose clips cannot be used
-    example: Question | None = None  # the first question, if there is one
 
 
 def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
@@ -50,9 +24,7 @@ def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
     """
     provider, settings, budget = judge.session.provider, judge.session.settings, judge.session.budget
     lines = [f"{judge.name} asks {provider.place}{provider.told}"]
-    if provider.free:
-        lines.append(f"  nothing leaves this machine, and nothing is paid; answers: {settings.answers}")
-    elif plan.example is not None:
+    if plan.example is not None:
         words = "our instructions" if settings.hears == "audio" else "our instructions and transcripts"
         has_situation = any(text.startswith("Situation: ") for text in plan.example.texts)
         situation = ", the text about the situation" if has_situation else ""
@@ -78,7 +50,7 @@ def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
         limit = "" if budget.limit is None else f", budget ${budget.limit:.2f}"
         dollars = plan.dollars + checks * plan.anew
         lines.append(f"  estimate: ${dollars:.2f} (prices {prices}; {budget.assumed_in_words()}){limit}")
-    elif not provider.free:
+    else:
         lines.append(f"  estimate: no price is known of this model; give {_PRICE}")
     return "\n".join(lines)
 
@@ -105,7 +77,7 @@ def check_budget(judge: PromptedJudge, plan: RequestPlan, passes: int) -> None:
         UserError: If a price or a budget is missing.
     """
     provider, budget = judge.session.provider, judge.session.budget
-    if provider.free or not (plan.requests or passes > 1):
+    if not (plan.requests or passes > 1):
         return
     if budget.price is None:
         server = f" on {provider.place}" if provider.elsewhere else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from platformdirs import user_cache_path
@@ -22,9 +21,6 @@ from .questions import Example
 from .runner import Session
 from .settings import PromptedSettings, parse_settings
 
-if TYPE_CHECKING:
-    from ..opening import Loading
-
 _IN_NAME = ("mode", "rubric", "hears", "examples", "samples", "opponents", "answers", "temperature")
 _COSTLY = "each listening check asks everything again; name those you want with --probes"
 
@@ -33,44 +29,34 @@ def open_prompted(
     spec: str,
     dataset: PairDataset,
     learn_from: Sequence[str],
-    loading: Loading,
+    answers: str | Path | None = None,
+    budget: float | None = None,
     probes_asked_for: bool = False,
     dry_run: bool = False,
 ) -> PromptedJudge:
     """The judge that a spec names.
 
     Args:
-        spec: ``openai:MODEL``, ``gemini:MODEL`` or ``local:BACKBONE``, then `PromptedSettings`, each after a comma.
+        spec: ``openai:MODEL`` or ``gemini:MODEL``, then `PromptedSettings`, each after a comma.
         dataset: The dataset with the dimensions to score and the pairs for rated examples.
         learn_from: The splits that examples may come from.
-        loading: Budget, file of answers, and for a local model device and quantization.
+        answers: SQLite file in which answers are kept; None = in the user's cache.
+        budget: Dollars that may be spent; None = no limit.
         probes_asked_for: Whether listening checks were asked for by name.
         dry_run: Whether nothing will be sent, so that no key is needed.
 
     Raises:
-        UserError: If the spec has no model or a wrong setting, SDK or key are missing, or a local model cannot answer.
+        UserError: If the spec has no model or a wrong setting, or SDK or key are missing.
     """
     name, _, rest = spec.partition(":")
     model, *words = rest.split(",")
     if not model:
         raise UserError(f"judge {shown(spec)}: expected {name}:MODEL")
-    settings = parse_settings(words, spec, local=name == "local")
+    settings = parse_settings(words, spec)
     dimensions = dataset.card.dimensions
-    provider: Provider
-    if name == "local":
-        from .local import LocalProvider  # torch and transformers, which no other provider needs
-
-        if settings.answers == "auto":  # probabilities, where they can express what is asked
-            by_digit = settings.mode == "pointwise" and settings.samples == 1 and all(map(_is_a_digit, dimensions))
-            settings = settings.model_copy(update={"answers": "logprobs" if by_digit else "text"})
-        if settings.answers == "logprobs" and settings.samples > 1:  # they are the same each time
-            raise UserError(f"judge {shown(spec)}: probabilities do not vary; use samples=1, or answers=text")
-        quantization = loading.get("quantization") or "none"
-        provider = LocalProvider(model, loading.get("device"), quantization, settings.answers == "logprobs")
-    else:
-        provider = (OpenAIProvider if name == "openai" else GeminiProvider)(model, settings, dry_run)
-    answers = AnswerCache(Path(loading.get("answers") or user_cache_path("empathy-judge") / "answers.sqlite"))
-    session = Session(provider, settings, answers, loading.get("budget"))
+    provider = (OpenAIProvider if name == "openai" else GeminiProvider)(model, settings, dry_run)
+    cache = AnswerCache(Path(answers or user_cache_path("empathy-judge") / "answers.sqlite"))
+    session = Session(provider, settings, cache, budget)
     judge_name, only_given = _name(provider, settings), None if probes_asked_for else _COSTLY
     by_number = session.settings.answers == "logprobs"
     if settings.mode == "pairwise":

@@ -77,14 +77,13 @@ class RequestError(Exception):
 
 
 class Provider(ABC):
-    """A service or local model that answers questions."""
+    """A service that answers questions."""
 
-    name: str  # ``openai``, ``gemini`` or ``local``
+    name: str  # ``openai`` or ``gemini``
     model: str  # as the spec names it
-    place: str  # where questions go: a host name, or this machine
+    place: str  # where questions go: a host name
     elsewhere = False  # whether that is another server than the vendor's, whose prices then say nothing about it
     told = ""  # what the disclosure says of it after its place
-    free = False  # whether nothing is paid and nothing leaves this machine
     modes: tuple[AnswerMode, ...]  # ways to impose the form of an answer, the one that is best with this model first
     audio_tokens_per_second: float  # for estimates of cost
     likely_tokens: int  # of an answer, thoughts included; for estimates too

@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 
 from ....data_modules.errors import ASKED_TO_STOP, AudioError, UserError
 from ....data_modules.parallel import ProgressBar, in_daemon_thread, listen, restore
-from .budget import Budget
+from .budget import Budget, RequestPlan
 from .cache import AnswerCache, CachedAnswer, cache_key
-from .costs import PRICES, RequestPlan
 from .provider import ANSWERED, CUT_OFF, REFUSED, Provider, Reply, RequestError
 from .questions import AnswerForm, Question, Unread, expected_score
-from .settings import PromptedSettings
+from .settings import PRICES, PromptedSettings
 
 ATTEMPTS = 6
 """Most attempts of a request where the server fails. Rate limit errors count separately, up to `_LIMITED_ATTEMPTS`."""
@@ -297,7 +296,7 @@ class Session:
                 if self._stop.is_set():
                     raise RequestError(STOPPED)
                 reply = await self._reply(question)
-                cost = 0.0 if self.provider.free else self.budget.charge(reply.usage, size)
+                cost = self.budget.charge(reply.usage, size)
                 self._name_surprise()
                 return CachedAnswer(reply, cost, time.monotonic() - started, 1 + tries.total())
             except RequestError as raised:
@@ -341,7 +340,7 @@ class Session:
         if error.limited:
             self._rate.limited(begun, delay)
         at_once = 1 if self.budget.one_by_one else self._workers
-        mute = not self._good and self._waited >= ATTEMPTS * at_once * (self.settings.timeout or math.inf)
+        mute = not self._good and self._waited >= ATTEMPTS * at_once * self.settings.timeout
         if mute and self._vain >= _HOPELESS:
             reason = f"no answer to the first {self._failed} requests, the last with {error.kind}: {error}"
             raise UserError(f"{self._name}: {reason}")

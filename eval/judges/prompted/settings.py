@@ -24,6 +24,15 @@ class Price(NamedTuple):
     out: float
 
 
+AS_OF = "November 2026"
+PRICES = {
+    "openai:gpt-audio-1.5": Price(2.5, 32.0, 10.0),
+    "openai:gpt-audio": Price(2.5, 32.0, 10.0),
+    "gemini:gemini-3.1-pro-preview": Price(2.0, 2.0, 12.0),
+}
+"""Dollars for a million tokens, as of `AS_OF`; vendors change them, a spec can say ``price=...``."""
+
+
 def _price(value: object) -> object:
     if not isinstance(value, str):
         return value
@@ -70,7 +79,7 @@ class PromptedSettings(BaseModel, frozen=True):
         temperature: Of sampling; None = 0 for one sample, 1 for several.
         rpm: Requests a minute that the account allows; None = adapt to what the server says.
         concurrency: Most requests under way.
-        timeout: Seconds for one request; None = no limit.
+        timeout: Seconds for one request.
         price: Of tokens; None = what is known of the model.
         base_url: Of a server that speaks the same protocol.
     """
@@ -87,7 +96,7 @@ class PromptedSettings(BaseModel, frozen=True):
     temperature: float | None = Field(default=None, ge=0, le=2)
     rpm: float | None = Field(default=None, ge=0.1, le=1e6)
     concurrency: int = Field(default=8, ge=1, le=1000)
-    timeout: float | None = Field(default=120.0, ge=0.1, le=3600)
+    timeout: float = Field(default=120.0, ge=0.1, le=3600)
     price: Annotated[Price | None, BeforeValidator(_price)] = None
     base_url: Annotated[str | None, BeforeValidator(server_address)] = None
 
@@ -105,33 +114,27 @@ class PromptedSettings(BaseModel, frozen=True):
         return (0.0 if self.samples == 1 else 1.0) if self.temperature is None else self.temperature
 
 
-_OF_SERVERS = ("rpm", "concurrency", "timeout", "price", "base_url")
-
-
-def parse_settings(words: Sequence[str], spec: str, local: bool = False) -> PromptedSettings:
+def parse_settings(words: Sequence[str], spec: str) -> PromptedSettings:
     """Reads ``name=value`` settings.
 
     Args:
         words: The parts of a spec after the model.
         spec: The whole spec, for messages.
-        local: Whether the model runs on this machine. It has no settings of a server, and by default each question is
-            asked once, one at a time.
 
     Raises:
         UserError: If a setting is unknown, has a wrong value, or comes twice.
     """
-    names = [name for name in PromptedSettings.model_fields if not (local and name in _OF_SERVERS)]
-    defaults = {"samples": 1, "concurrency": 1, "timeout": None} if local else {}
     values: dict[str, Any] = {}
     for word in words:
         name, separator, value = word.partition("=")
-        if not separator or name not in names:
-            raise UserError(f"judge {shown(spec)}: setting {shown(word)}; expected NAME=VALUE of {', '.join(names)}")
+        if not separator or name not in PromptedSettings.model_fields:
+            names = ", ".join(PromptedSettings.model_fields)
+            raise UserError(f"judge {shown(spec)}: setting {shown(word)}; expected NAME=VALUE of {names}")
         if name in values:
             raise UserError(f"judge {shown(spec)}: {name} comes twice; expected each setting once")
         values[name] = value
     try:
-        return PromptedSettings(**{**defaults, **values})
+        return PromptedSettings(**values)
     except ValidationError as error:
         wrong = error.errors()[0]
         name = str(wrong["loc"][0])

@@ -19,13 +19,13 @@ import soundfile
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval import rendering
 from empathy_judge.eval.compare import Comparison, compare
-from empathy_judge.eval.evaluate import evaluate
+from empathy_judge.eval.evaluate import Results, evaluate
 from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.listening import check_view
 from empathy_judge.eval.pages import charts
 from empathy_judge.eval.pages.report import render_comparison, render_page
-from empathy_judge.eval.results import COLUMNS, Report, Results
+from empathy_judge.eval.results import COLUMNS, Report
 from empathy_judge.eval.views import comparison_views, evaluation_views, listening
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -47,7 +47,9 @@ def test_the_files_hold_the_report_the_items_and_the_page(evaluation, tmp_path):
     items = pd.read_csv(out / "items.csv")
     assert len(items) == 60
     np.testing.assert_array_equal(items["score"], evaluation.items["score"])
-    assert (out / "index.html").read_text(encoding="utf-8") == render_page(evaluation)
+    assert (out / "index.html").read_text(encoding="utf-8") == render_page(
+        evaluation.report, evaluation.items, evaluation.dataset
+    )
 
 
 def test_the_hashes_of_a_signature_are_told_from_those_that_they_are_of(evaluation, tmp_path):
@@ -71,7 +73,7 @@ def test_a_report_with_nan_is_refused_before_anything_is_written(evaluation, tmp
 def test_the_page_says_what_the_numbers_are(evaluation):
     start = {"empathy": {"probe": 0.5, "added": -0.02, "low": -0.1, "high": 0.04}}
     evaluation.report["provenance"]["provenance"] = {"start": start}
-    page = Page(render_page(evaluation))
+    page = Page(render_page(evaluation.report, evaluation.items, evaluation.dataset))
     own: Any = evaluation.report["dimensions"]["empathy"]
     text = page.text
     value, low, high = (f"{own['spearman'][key]:.2f}" for key in ("value", "low", "high"))
@@ -120,7 +122,7 @@ def test_a_check_that_was_not_run_is_not_called_undefined():
 def test_players_hold_their_clips(make_dataset, make_judge):
     dataset = make_dataset(noise=0.4)
     found = evaluate(make_judge(noise=0.4), dataset, split="test", probes=(), resamples=10)
-    page = Page(render_page(found))
+    page = Page(render_page(found.report, found.items, found.dataset))
     players = [player["src"] for player in page.all("audio")]
     assert len(players) == 20
     worst = (found.items["score"] - found.items["human_mean"]).abs().idxmax()
@@ -134,7 +136,7 @@ def test_players_hold_their_clips(make_dataset, make_judge):
 @pytest.mark.parametrize("synthetic", [True, False])
 def test_synthetic_ratings_are_labelled_and_human_ones_are_not(synthetic, make_dataset, make_judge):
     found = evaluate(make_judge(), make_dataset(synthetic=synthetic), split=None, resamples=10)
-    page = Page(render_page(found))
+    page = Page(render_page(found.report, found.items, found.dataset))
     assert ("Synthetic data." in page.text) is synthetic
     assert ("banner" in [paragraph.get("class") for paragraph in page.all("p")]) is synthetic
     title = next(evaluation_views(found.report)).title or ""  # type: ignore[union-attr]
@@ -159,7 +161,7 @@ def test_hostile_names_are_text_on_the_page(make_dataset, make_judge):
     judge.record = {HOSTILE: HOSTILE}
     hostile = replace(dataset, card=card, pairs=pairs, ratings=ratings)
     found = evaluate(judge, hostile, split="test", resamples=10, command=HOSTILE)
-    page = Page(render_page(found))
+    page = Page(render_page(found.report, found.items, found.dataset))
     page.assert_alone()
     # Heading, title, dataset, command, provenance (twice), slices, systems, worst items, raters.
     assert page.text.count(HOSTILE) >= 20
@@ -173,12 +175,12 @@ def test_undefined_numbers_show_their_reason(make_dataset, make_judge):
         return score_table(pairs, ("empathy",), nothing, statuses=["needs a context"] * len(pairs))
 
     found = evaluate(AnyJudge(with_contexts_alone), make_dataset(n_groups=4), split="test", resamples=10)
-    text = Page(render_page(found)).text
+    text = Page(render_page(found.report, found.items, found.dataset)).text
     assert "No score: 12 x needs a context." in text
     assert "nothing is left to order the items by: the judge scores are constant" in text
     assert "no interval: 3 groups, at least 5 needed" in text
     found = evaluate(ConstantJudge({"empathy": 3.0}), make_dataset(noise=0.2), split="test", resamples=10)
-    text = Page(render_page(found)).text
+    text = Page(render_page(found.report, found.items, found.dataset)).text
     assert "No agreement can be stated: the judge scores are constant." in text
 
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from empathy_judge.eval import rendering
 from empathy_judge.eval.compare import compare
-from empathy_judge.eval.evaluate import evaluate
+from empathy_judge.eval.evaluate import Results, evaluate
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.pages.report import markdown_comparison, markdown_report
-from empathy_judge.eval.results import Results
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from empathy_judge.models.backbones.base import Clips
+from empathy_judge.models.backbones.inputs import Clips
 from safetensors.torch import load_file
 from transformers import (
     AutoConfig,

@@ -52,7 +52,6 @@ AROUND_WINDOWS = [
     ("gemma4", 480_000, 801),
     # 0.05 s is the shortest clip that is accepted; the last two leave no room for zeros behind the clip
     *(("qwen2_audio", samples, None) for samples in (800, 6_400, 21_931, 16_321, 64_000, 159_999, 160_000)),
-    *(("phi4_multimodal", samples, 20_000) for samples in (640_000, 640_400, 700_001, 1_281_000)),
 ]
 
 
@@ -66,16 +65,6 @@ def test_clips_around_and_over_the_windows_of_a_tower_equal_the_official_ones(fa
     ids, expected = family.official(pair)
     assert torch.equal(inputs.input_ids, ids)
     assert same(judge.backbone.hidden_states(inputs), expected)
-
-
-@pytest.mark.parametrize("family", ["granite_speech"], indirect=True)
-def test_the_prompt_is_the_same_every_day(family, noise):
-    judge = judge_of(family)
-    ids = judge.build_inputs([Pair("p", Clip(noise(9_000), RATE))]).input_ids[0]
-    text = judge.backbone.tokenizer.decode(ids)
-    assert text.startswith(
-        "<|start_of_role|>system<|end_of_role|>Knowledge Cutoff Date: April 2024.\nToday's Date: April 9"
-    )
 
 
 @torch.no_grad()
@@ -177,7 +166,7 @@ def test_there_are_as_many_audio_tokens_as_audio_states(family, pairs, noise):
         some = lengths[start : start + 4]
         states = backbone.encode_audio(backbone.prepare_clips([noise(length) for length in some]))
         assert states.shape[1] == backbone.audio_size
-        assert len(states) * backbone.tokens_per_state == sum(backbone.audio_tokens(length) for length in some)
+        assert len(states) == sum(backbone.audio_tokens(length) for length in some)
     inputs = judge_of(family).build_inputs(pairs)
     assert len(inputs.audio_index) == sum(
         backbone.audio_tokens(len(clip.samples)) for pair in pairs for clip in pair.clips

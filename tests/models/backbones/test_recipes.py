@@ -45,7 +45,7 @@ from empathy_judge.train.recipe import RecipeParser
 from ...conftest import output_of
 
 ROOT = Path(__file__).parents[3]
-RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml") if not path.stem.startswith("sweep_"))
+RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
 FAST = ("nano",)
 """Recipes that run with every `make test`; the others take a minute each and run with `make test-all`."""
 NEEDS = {"strategy_zero2": "deepspeed", "strategy_zero3": "deepspeed", "nano_wandb": "wandb"}
@@ -241,34 +241,3 @@ def test_a_recipe_trains_survives_a_kill_and_becomes_a_judge(name, rated, on_the
     ran = f"{config.judge.backbone}, {processes} x CPU, {config.trainer.precision or '32-true'}"
     seconds = time.monotonic() - begun
     table(name, ran, steps, epochs, step, score=exported, difference=abs(exported - own), seconds=seconds)
-
-
-@pytest.mark.long
-def test_the_sweep_survives_a_kill_and_its_runs_become_judges(rated, table, tmp_path, capsys):
-    """All of its 24 runs; it is killed in the second, and the first is not done again."""
-    pytest.importorskip("optuna")
-    begun = time.monotonic()
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
-    (tmp_path / "demo").mkdir()
-    (tmp_path / "demo" / "data").symlink_to(rated)
-    first_line = (ROOT / "configs" / "sweep_nano.yaml").read_text().splitlines()[0]
-    start = [*COMMAND, *shlex.split(first_line.removeprefix("# empathy-judge "))]
-    out = tmp_path / "demo" / "sweep"
-    done, next_one = out / "trial-0000" / "seed-0", out / "trial-0000" / "seed-1"
-    killed(start, next_one / CHECKPOINTS / LAST, tmp_path)
-    before = (done / CHECKPOINTS / BEST).stat().st_mtime_ns
-    kept = read_checkpoint(next_one / CHECKPOINTS / LAST)["global_step"]
-    finished(start, tmp_path)
-    assert (done / CHECKPOINTS / BEST).stat().st_mtime_ns == before  # what was done is not done again
-    trials = pd.read_csv(out / "sweep.csv")
-    assert len(trials) == 12
-    runs = [out / f"trial-{trial:04d}" / f"seed-{seed}" for trial in range(12) for seed in range(2)]
-    lasts = [read_checkpoint(run / CHECKPOINTS / LAST) for run in runs]
-    steps = sum(last["global_step"] for last in lasts)
-    assert all(last["global_step"] >= 4 for last in lasts)
-    exported, own = exported_scores(runs[0], rated, tmp_path, capsys)
-    assert SCALE.minimum <= exported <= SCALE.maximum
-    assert exported == pytest.approx(own, abs=1e-5 * (SCALE.maximum - SCALE.minimum))
-    epochs = sum(last["epoch"] + 1 for last in lasts)
-    ran, seconds = "24 runs of nano, 1 x CPU, 32-true", time.monotonic() - begun
-    table("sweep_nano", ran, steps, epochs, kept, score=exported, difference=abs(exported - own), seconds=seconds)

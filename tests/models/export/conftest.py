@@ -20,11 +20,11 @@ def tones(dataset_folder) -> PairDataset:
 
 @pytest.fixture(scope="session")
 def write(tones) -> Callable[..., ExportCheck]:
-    """Writes another form of a judge folder, compared on all pairs: from, to, form, quantization."""
+    """Writes another form of a judge folder, compared on all pairs: from, to, quantization."""
 
-    def make(source: Path, out: Path, form: Any = "merged", quantization: Any = "none", **options: Any) -> ExportCheck:
+    def make(source: Path, out: Path, quantization: Any = "none", **options: Any) -> ExportCheck:
         loaded = load_any(source)
-        return write_whole(loaded, out, form, quantization, rated_set(loaded, tones, "all"), **options)
+        return write_whole(loaded, out, quantization, rated_set(loaded, tones, "all"), **options)
 
     return make
 

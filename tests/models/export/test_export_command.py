@@ -21,9 +21,8 @@ from ..conftest import saved
 
 FORMS = {
     "merged": ["--form", "merged"],
-    "huggingface": ["--form", "huggingface"],
     "int8": ["--form", "merged", "--quantization", "int8"],
-    "int4": ["--form", "huggingface", "--quantization", "int4"],
+    "int4": ["--form", "merged", "--quantization", "int4"],
 }
 SCORE = """
 import json, socket, sys
@@ -63,7 +62,7 @@ def test_every_form_scores_as_the_judge_does(make_judge, tones, dataset_folder, 
     assert ended.returncode == 0, ended.stderr
     found = {Path(folder).name: np.array(scores) for folder, scores in json.loads(ended.stdout).items()}
     means = tones.mean_scores()[["empathy", "warmth"]].to_numpy()
-    for name, bound in (("merged", 1e-5), ("huggingface", 1e-5), ("int8", 0.05), ("int4", 0.25)):
+    for name, bound in (("merged", 1e-5), ("int8", 0.05), ("int4", 0.25)):
         after = found[f"{name} too"]
         assert (np.abs(after - before) / [4, 10]).max() < bound
         for column in range(2):

@@ -123,7 +123,7 @@ def test_in_bfloat16_each_weight_is_rounded_once(make_judge, tones, scored, tmp_
     loaded = load_any(tmp_path / "small")
     ratings = rated_set(loaded, tones, "all").ratings
     chosen = CheckSet("apart", [tones.pairs[number] for number in kept], ratings[kept])
-    check = write_whole(loaded, tmp_path / "out", "merged", "none", chosen)
+    check = write_whole(loaded, tmp_path / "out", "none", chosen)
     assert check.bounds.agreement == 0.005
     for change in check.dimensions.values():
         assert change.before is not None
@@ -144,7 +144,7 @@ def test_in_bfloat16_each_weight_is_rounded_once(make_judge, tones, scored, tmp_
 def test_quantized_weights_are_smaller_and_stored_so(
     quantization, share, judge_folder, merged, write, scored, tmp_path
 ):
-    write(judge_folder, tmp_path / "out", "merged", quantization, accept_loss=True)
+    write(judge_folder, tmp_path / "out", quantization, accept_loss=True)
     stored = load_file(tmp_path / "out" / "backbone" / "model.safetensors")
     linear = "model.language_model.layers.0.self_attn.q_proj."
     codes = stored[linear + ("_weight_qdata" if quantization == "int8" else "weight")]
@@ -174,7 +174,7 @@ def test_4_bits_are_the_same_on_every_cpu(judge_folder, tones, write, monkeypatc
     for writes in (True, False):
         monkeypatch.setattr(modules, "has_avx512bf16", lambda has=writes: has)
         out = tmp_path / f"{writes}"
-        write(judge_folder, out, "merged", "nf4", accept_loss=True)
+        write(judge_folder, out, "nf4", accept_loss=True)
         files[writes] = (out / "backbone" / "model.safetensors").read_bytes()
         for reads in (True, False):
             monkeypatch.setattr(modules, "has_avx512bf16", lambda has=reads: has)
@@ -194,7 +194,7 @@ def test_an_export_scores_on_every_device_as_its_judge_on_the_cpu(
     quantization, apart, device, judge_folder, write, scored, tones, tmp_path
 ):
     """Checked on the device while it is written, and scored there as `Scorer` does."""
-    check = write(judge_folder, tmp_path / "out", "merged", quantization, device=device.type, accept_loss=True)
+    check = write(judge_folder, tmp_path / "out", quantization, device=device.type, accept_loss=True)
     assert check.pairs == len(tones.pairs)
     scorer = Scorer.from_pretrained(tmp_path / "out", device=device.type)
     heard = [own for own in scorer.assess_pairs(tones.pairs) if not isinstance(own, AudioError)]
@@ -251,10 +251,10 @@ def test_more_loss_than_is_allowed_leaves_nothing_behind(judge_folder, tones, tm
     few = CheckSet("some tones", tones.pairs[:3])
     loaded = load_any(judge_folder)
     with pytest.raises(LossTooLarge, match=r"empathy: largest difference .* rating points, allowed 4e-05"):
-        write_whole(loaded, tmp_path / "out", "merged", "none", few, device="cpu")
+        write_whole(loaded, tmp_path / "out", "none", few, device="cpu")
     assert list(tmp_path.iterdir()) == []
     loaded = load_any(judge_folder)
-    check = write_whole(loaded, tmp_path / "out", "merged", "none", few, device="cpu", accept_loss=True)
+    check = write_whole(loaded, tmp_path / "out", "none", few, device="cpu", accept_loss=True)
     assert check.beyond
     card = (tmp_path / "out" / "README.md").read_text()
     assert "Beyond the bounds, and accepted by who exported it" in card
@@ -266,7 +266,7 @@ def test_a_library_that_is_not_there_is_named(quantization, library, judge_folde
     loaded = load_any(judge_folder)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=rf"{quantization} needs {library}; pip install"):
-        write_whole(loaded, tmp_path / "out", "merged", quantization, CheckSet("nothing", []), device="cpu")
+        write_whole(loaded, tmp_path / "out", quantization, CheckSet("nothing", []), device="cpu")
     monkeypatch.setitem(sys.modules, "torchao.quantization", None)
     monkeypatch.setattr("transformers.quantizers.quantizer_bnb_4bit.is_bitsandbytes_available", lambda: False)
     with pytest.raises(UserError, match=rf"{library}.*; expected what pip install 'empathy-judge\[quantization\]' br"):
@@ -283,10 +283,10 @@ def test_what_cannot_be_merged_is_refused_in_one_line(judge_folder, merged, make
     for source, reason in ((tmp_path / "ensemble", "several adapters"), (merged, "in its folder already")):
         loaded = load_any(source)
         with pytest.raises(UserError, match=reason):
-            write_whole(loaded, tmp_path / "out", "merged", "none", nothing, device="cpu")
+            write_whole(loaded, tmp_path / "out", "none", nothing, device="cpu")
     loaded = load_any(judge_folder)
     with pytest.raises(UserError, match="exists; expected a folder that does not exist yet"):
-        write_whole(loaded, merged, "merged", "none", nothing, device="cpu")
+        write_whole(loaded, merged, "none", nothing, device="cpu")
     with pytest.raises(UserError, match="was merged into its backbone"):
         write_ensemble([judge_folder, merged], tmp_path / "mixed")
     with pytest.raises(UserError, match="is not written again; copy it"):

@@ -48,18 +48,12 @@ PREDICTION, TARGET = _scores(0), (4 * _scores(1)).round() / 4  # targets with ti
 STRENGTH = torch.tensor([[0, 1], [1, 2], [3, 0], [1, 1], [2, 0], [0, 3]], dtype=torch.float64)
 CASES = {
     "mse": Case(losses.mse, (PREDICTION,), TARGET),
-    "huber": Case(partial(losses.huber, delta=0.3), (PREDICTION,), TARGET),
     "gaussian_nll": Case(losses.gaussian_nll, (PREDICTION, 0.05 + _scores(2)), TARGET),
     "faithful_nll": Case(losses.faithful_nll, (PREDICTION, 0.05 + _scores(2)), TARGET),
     "ccc": Case(losses.ccc, (PREDICTION,), TARGET),
-    "margin_ranking": Case(partial(losses.margin_ranking, margin=0.1, tie=0.0), (PREDICTION,), TARGET, shift=True),
-    "logistic_ranking": Case(
-        partial(losses.logistic_ranking, temperature=0.1, tie=0.0), (PREDICTION,), TARGET, twice=False, shift=True
-    ),
     "soft_spearman": Case(
         partial(losses.soft_spearman, temperature=0.2), (PREDICTION,), TARGET, twice=False, shift=True
     ),
-    "coral": Case(partial(losses.coral, exists=EXISTS), (_logits(STEPS - 1),), _counts()),
     "corn": Case(partial(losses.corn, exists=EXISTS), (_logits(STEPS - 1),), _counts()),
     "histogram_cross_entropy": Case(
         lambda own, *given: losses.histogram_cross_entropy(_log_probabilities(own), *given),
@@ -67,14 +61,8 @@ CASES = {
         _counts(),
         shift=True,
     ),
-    "squared_emd": Case(
-        lambda own, *given: losses.squared_emd(_log_probabilities(own), *given, EXISTS),
-        (_logits(STEPS),),
-        _counts(),
-        shift=True,
-    ),
     "bradley_terry": Case(
-        partial(losses.bradley_terry, temperature=0.3, strength_margin=0.5),
+        partial(losses.bradley_terry, temperature=0.3),
         (_scores(3), _scores(4)),
         STRENGTH,
         shift=True,

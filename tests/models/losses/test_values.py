@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from math import exp, log
 
 import numpy as np
@@ -14,17 +13,12 @@ from empathy_judge.models.losses import (
     bradley_terry,
     ccc,
     centring,
-    coral,
     corn,
     faithful_nll,
     gaussian_nll,
     histogram_cross_entropy,
-    huber,
-    logistic_ranking,
-    margin_ranking,
     mse,
     soft_spearman,
-    squared_emd,
 )
 from scipy import stats
 from torch import Tensor
@@ -37,12 +31,6 @@ WEIGHTS = torch.tensor([[1, 0], [2, 1]], dtype=torch.float64)
 
 def test_mse_by_hand():
     assert mse(PREDICTION, TARGET, WEIGHTS).item() == pytest.approx((0.01 + 2 * 0.25 + 0.09) / 4)
-
-
-def test_huber_by_hand():
-    """0.1 lies within delta, 0.5 and 0.3 beyond."""
-    expected = (0.1**2 / 2 + 2 * 0.2 * (0.5 - 0.1) + 0.2 * (0.3 - 0.1)) / 4
-    assert huber(PREDICTION, TARGET, WEIGHTS, delta=0.2).item() == pytest.approx(expected)
 
 
 def test_gaussian_nll_is_scipys_without_the_constant():
@@ -102,16 +90,13 @@ def _surprise(logit: float) -> float:
 def test_bradley_terry_by_hand():
     tie = (_surprise(1) + _surprise(-1)) / 2
     plain = (_surprise(2) + _surprise(-2) + tie) / 3
-    assert bradley_terry(CHOSEN, REJECTED, STRENGTH, MASK, 0.1, 0.0).item() == pytest.approx(plain, abs=1e-6)
-    margin = (_surprise(1 - 0.3) + _surprise(-1 - 0.6) + (_surprise(0.5) + _surprise(-0.5)) / 2) / 3
-    loss = bradley_terry(CHOSEN, REJECTED, STRENGTH, MASK, temperature=0.2, strength_margin=0.3)
-    assert loss.item() == pytest.approx(margin, abs=1e-6)
+    assert bradley_terry(CHOSEN, REJECTED, STRENGTH, MASK, 0.1).item() == pytest.approx(plain, abs=1e-6)
 
 
 def test_one_dimension_is_one_column():
     chosen, rejected, strength, mask = (values[:, None] for values in (CHOSEN, REJECTED, STRENGTH, MASK))
-    flat = bradley_terry(CHOSEN, REJECTED, STRENGTH, MASK, 0.1, 0.0)
-    assert bradley_terry(chosen, rejected, strength, mask, 0.1, 0.0).item() == flat.item()
+    flat = bradley_terry(CHOSEN, REJECTED, STRENGTH, MASK, 0.1)
+    assert bradley_terry(chosen, rejected, strength, mask, 0.1).item() == flat.item()
     assert centring(chosen, rejected, mask).item() == centring(CHOSEN, REJECTED, MASK).item()
 
 
@@ -122,88 +107,25 @@ def test_centring_by_hand():
 
 def test_far_scores_stay_finite():
     chosen = torch.tensor([-100.0], requires_grad=True)
-    value = bradley_terry(chosen, torch.tensor([100.0]), torch.ones(1), torch.ones(1), 0.1, 0.0)
+    value = bradley_terry(chosen, torch.tensor([100.0]), torch.ones(1), torch.ones(1), 0.1)
     assert value.item() == pytest.approx(2000)
     assert torch.autograd.grad(value, chosen)[0].item() == pytest.approx(-10)
 
 
-MARGIN, TEMPERATURE = 0.07, 0.2
-RANKED = partial(logistic_ranking, temperature=TEMPERATURE, tie=0.0)
-
-
-def _batch(seed: int, items: int = 12) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Predictions, targets with ties, weights and groups of which one is negative."""
+def _batch(seed: int, items: int = 12) -> tuple[Tensor, Tensor, Tensor]:
+    """Predictions, targets with ties, and weights."""
     generator = np.random.default_rng(seed)
     prediction, target = generator.uniform(size=(items, 2)), generator.integers(0, 5, (items, 2)) / 4
     weights = generator.integers(0, 3, (items, 2)).astype(np.float64)
     target[weights == 0] = np.nan
-    groups = generator.integers(-1, 3, items)
-    return torch.tensor(prediction), torch.tensor(target), torch.tensor(weights), torch.tensor(groups)
-
-
-def _hinge(lead: float, rated: float, tie: float) -> float | None:
-    if abs(rated) <= tie:
-        return None
-    return max(0.0, MARGIN - lead if rated > 0 else MARGIN + lead)
-
-
-def _entropy(lead: float, rated: float, tie: float) -> float:
-    wins, first = 0.5 if abs(rated) <= tie else float(rated > 0), 1 / (1 + exp(-lead / TEMPERATURE))
-    return -wins * log(first) - (1 - wins) * log(1 - first)
-
-
-def _loop(
-    cost: Callable[[float, float, float], float | None], batch: tuple[Tensor, ...], groups: list[int] | None, tie: float
-) -> float:
-    prediction, target, weights = (values.tolist() for values in batch[:3])
-    total = weight = 0.0
-    for i in range(len(prediction)):
-        for j in range(i):
-            if groups is not None and (groups[i] != groups[j] or groups[i] < 0):
-                continue
-            for d in range(2):
-                pair = weights[i][d] * weights[j][d]
-                if not pair:
-                    continue
-                value = cost(prediction[i][d] - prediction[j][d], target[i][d] - target[j][d], tie)
-                if value is not None:
-                    total, weight = total + pair * value, weight + pair
-    return total / weight
-
-
-@pytest.mark.parametrize("grouped", [False, True])
-@pytest.mark.parametrize("tie", [0.0, 0.25])
-def test_a_loop_over_pairs(grouped, tie):
-    prediction, target, weights, groups = batch = _batch(1)
-    used, named = (groups, groups.tolist()) if grouped else (None, None)
-    hinge = margin_ranking(prediction, target, weights, used, margin=MARGIN, tie=tie)
-    assert hinge.item() == pytest.approx(_loop(_hinge, batch, named, tie), rel=1e-12)
-    entropy = logistic_ranking(prediction, target, weights, used, temperature=TEMPERATURE, tie=tie)
-    assert entropy.item() == pytest.approx(_loop(_entropy, batch, named, tie), rel=1e-12)
-
-
-def test_items_without_a_group_or_alone_in_one_get_no_gradient():
-    prediction, target, _, _ = _batch(2, 5)
-    groups = torch.tensor([-1, -1, 0, 1, 1])
-    for loss in (partial(margin_ranking, margin=MARGIN, tie=0.0), RANKED):
-        values = prediction.clone().requires_grad_()
-        loss(values, target.nan_to_num(0.3), torch.ones(5, 2), groups).backward()
-        assert (values.grad[:3] == 0).all()
-    with pytest.raises(ValueError, match=r"groups \(3,\); expected the shape \(5,\)"):
-        RANKED(prediction, target, torch.ones(5, 2), groups[:3])
+    return torch.tensor(prediction), torch.tensor(target), torch.tensor(weights)
 
 
 def test_all_ties():
     prediction, target = torch.tensor([[0.2], [0.7]], requires_grad=True), torch.full((2, 1), 0.5)
-    for loss in (
-        margin_ranking(prediction, target, torch.ones(2, 1), margin=MARGIN, tie=0.0),
-        soft_spearman(prediction, target, torch.ones(2, 1), 0.1),
-    ):
-        assert loss.item() == 0
-        assert (torch.autograd.grad(loss, prediction)[0] == 0).all()
-    # a tie draws the predictions together
-    (gradient,) = torch.autograd.grad(RANKED(prediction, target, torch.ones(2, 1)), prediction)
-    assert gradient[0] < 0 < gradient[1]
+    loss = soft_spearman(prediction, target, torch.ones(2, 1), 0.1)
+    assert loss.item() == 0
+    assert (torch.autograd.grad(loss, prediction)[0] == 0).all()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -218,7 +140,7 @@ def test_soft_spearman_becomes_spearman(seed):
 
 
 def test_soft_ranks_by_a_loop_and_weights_that_only_select():
-    prediction, target, weights, _ = _batch(3)
+    prediction, target, weights = _batch(3)
     expected = []
     for d in range(2):
         at = (weights[:, d] > 0).nonzero().flatten().tolist()
@@ -230,7 +152,7 @@ def test_soft_ranks_by_a_loop_and_weights_that_only_select():
 
 
 def test_a_dimension_of_equal_targets_does_not_count():
-    prediction, target, _, _ = _batch(4)
+    prediction, target, _ = _batch(4)
     target = target.nan_to_num(0.1)
     alone = soft_spearman(prediction[:, :1], target[:, :1], torch.ones(12, 1), 0.1)
     target[:, 1] = 0.3
@@ -258,16 +180,6 @@ def _mean(values: list[float]) -> float:
     return float(np.average(values, weights=[RATER_WEIGHTS[i, d] for i, d, _ in _entries()]))
 
 
-def test_coral_by_a_loop_over_raters():
-    values = []
-    for i, d, thresholds in _entries():
-        scores = np.repeat(np.arange(4), COUNTS[i, d])
-        chances = [_sigmoid(LOGITS[i, d, k].item()) for k in range(thresholds)]
-        costs = [-log(chances[k] if score > k else 1 - chances[k]) for k in range(thresholds) for score in scores]
-        values.append(float(np.mean(costs)))
-    assert coral(LOGITS, COUNTS, RATER_WEIGHTS, EXISTS).item() == pytest.approx(_mean(values), rel=1e-12)
-
-
 def test_corn_is_the_likelihood_of_a_raters_score():
     values = []
     for i, d, thresholds in _entries():
@@ -279,25 +191,22 @@ def test_corn_is_the_likelihood_of_a_raters_score():
     assert corn(LOGITS, COUNTS, RATER_WEIGHTS, EXISTS).item() == pytest.approx(_mean(values), rel=1e-12)
 
 
-@pytest.mark.parametrize("loss", [coral, corn])
-def test_thresholds_far_from_the_raters_stay_finite(loss):
+def test_thresholds_far_from_the_raters_stay_finite():
     """Sigmoid of 200 is 1 in float32: its complement has no logarithm, the loss has. 4 raters below every threshold."""
     logits = torch.full((1, 1, 3), 200.0, requires_grad=True)
-    value = loss(logits, torch.tensor([[[4, 0, 0, 0]]]), torch.ones(1, 1), EXISTS[:1])
-    assert value.item() == pytest.approx(200 if loss is coral else 200 / 3)
+    value = corn(logits, torch.tensor([[[4, 0, 0, 0]]]), torch.ones(1, 1), EXISTS[:1])
+    assert value.item() == pytest.approx(200 / 3)
     (gradient,) = torch.autograd.grad(value, logits)
-    expected = [1 / 3, 1 / 3, 1 / 3] if loss is coral else [1 / 3, 0, 0]  # CORN: nobody is left above the first
-    torch.testing.assert_close(gradient, torch.tensor([[expected]]))
+    torch.testing.assert_close(gradient, torch.tensor([[[1 / 3, 0, 0]]]))  # nobody is left above the first
 
 
 @pytest.mark.parametrize("garbage", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("loss", [coral, corn])
-def test_thresholds_that_a_scale_does_not_have_are_not_read(loss, garbage):
+def test_thresholds_that_a_scale_does_not_have_are_not_read(garbage):
     logits = LOGITS.clone()
     logits[:, 1, 2] = garbage
     logits.requires_grad_()
-    value = loss(logits, COUNTS, RATER_WEIGHTS, EXISTS)
-    torch.testing.assert_close(value, loss(LOGITS, COUNTS, RATER_WEIGHTS, EXISTS))
+    value = corn(logits, COUNTS, RATER_WEIGHTS, EXISTS)
+    torch.testing.assert_close(value, corn(LOGITS, COUNTS, RATER_WEIGHTS, EXISTS))
     (gradient,) = torch.autograd.grad(value, logits)
     assert (gradient[:, 1, 2] == 0).all()
     assert (gradient[2, 0] == 0).all()  # nobody rated
@@ -316,25 +225,3 @@ def test_cross_entropy_is_the_likelihood_of_a_raters_score():
         share = COUNTS[i, d] / COUNTS[i, d].sum()
         values.append(float(stats.entropy(share) + stats.entropy(share.double(), predicted[i, d].exp())))
     assert histogram_cross_entropy(predicted, COUNTS, RATER_WEIGHTS).item() == pytest.approx(_mean(values), rel=1e-6)
-
-
-def test_emd_by_a_loop():
-    predicted = _log_probabilities()
-    values = []
-    for i, d, thresholds in _entries():
-        share = (COUNTS[i, d] / COUNTS[i, d].sum()).double()
-        gaps = [float(predicted[i, d, : k + 1].exp().sum() - share[: k + 1].sum()) for k in range(thresholds + 1)]
-        values.append(float(np.mean(np.square(gaps))))
-    assert squared_emd(predicted, COUNTS, RATER_WEIGHTS, EXISTS).item() == pytest.approx(_mean(values), rel=1e-6)
-
-
-def test_emd_does_not_read_steps_that_a_scale_does_not_have():
-    """As a head has them: the lowest number. Or as a head leaves them: any."""
-    expected = squared_emd(_log_probabilities(), COUNTS, RATER_WEIGHTS, EXISTS)
-    for garbage in (torch.finfo(torch.float64).min, -1.0, torch.nan):
-        predicted = _log_probabilities().masked_fill(~EXISTS, garbage).requires_grad_()
-        value = squared_emd(predicted, COUNTS, RATER_WEIGHTS, EXISTS)
-        assert value.item() == expected.item()
-        (gradient,) = torch.autograd.grad(value, predicted)
-        assert gradient.isfinite().all()
-        assert (gradient[:, 1, 3] == 0).all()

@@ -91,8 +91,8 @@ def make_judge(store) -> Callable[..., PointwiseJudge | PairwiseJudge]:
 def opened(store) -> Callable[..., Any]:
     """Spec, dataset, options of `open_prompted` -> judge, whose examples come from the training split."""
 
-    def make(spec: str, dataset: PairDataset, dry_run: bool = False, **loading: Any) -> Any:
-        return open_prompted(spec, dataset, ["train"], {"answers": store.path, **loading}, dry_run=dry_run)
+    def make(spec: str, dataset: PairDataset, **options: Any) -> Any:
+        return open_prompted(spec, dataset, ["train"], **{"answers": store.path, **options})
 
     return make
 

@@ -25,8 +25,6 @@ from .servers import Response, answer, serve
 def test_settings():
     settings = parse_settings(["rubric=support", "samples=5", "price=2.5:32:10", "base_url=http://h:1/v1/"], "x")
     assert settings == PromptedSettings(rubric="support", samples=5, price=Price(2.5, 32, 10), base_url="http://h:1/v1")
-    here = parse_settings([], "local:nano", local=True)  # where waiting takes as long as it takes
-    assert (here.samples, here.concurrency, here.timeout) == (1, 1, None)
     for words, temperature in (([], 1), (["samples=1"], 0), (["samples=1", "temperature=0.7"], 0.7)):
         assert parse_settings(words, "x").sampling_temperature == temperature
 
@@ -63,7 +61,7 @@ def test_bad_settings_are_named(setting, expected):
 
 def test_a_setting_that_comes_twice_is_refused():
     with pytest.raises(UserError, match="samples comes twice; expected each setting once"):
-        parse_settings(["samples=1", "samples=2"], "openai:m", local=True)
+        parse_settings(["samples=1", "samples=2"], "openai:m")
 
 
 def test_anchors_stand_at_their_points():

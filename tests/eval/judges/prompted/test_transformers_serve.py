@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import io
 import os
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
+import soundfile
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.eval.judges.prompted.judges import PointwiseJudge
 from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
@@ -27,8 +28,7 @@ from empathy_judge.eval.judges.prompted.questions import Question, score_questio
 from empathy_judge.eval.judges.prompted.runner import Session
 from empathy_judge.eval.judges.prompted.settings import PromptedSettings, parse_settings
 from empathy_judge.models.backbones import NANO_FOLDER
-from empathy_judge.models.backbones.base import Checkpoint
-from empathy_judge.models.generate import AnsweringModel, Chat
+from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration
 
 from .conftest import EMPATHY, clip
 
@@ -91,17 +91,21 @@ async def ask(server: str, question: Question) -> Reply:
 
 
 def test_the_server_answers_what_the_model_says_of_the_same_audio(server):
-    model, answers = AnsweringModel(Checkpoint(str(NANO_FOLDER)), torch.device("cpu")), set()
+    processor, answers = AutoProcessor.from_pretrained(NANO_FOLDER), set()
+    model = Qwen2AudioForConditionalGeneration.from_pretrained(NANO_FOLDER).eval()
     for pair in PAIRS:
         question = score_question(pair, [EMPATHY], settings_of(server), 60)
         (message,) = question.messages
         content = [{"type": "text", "text": p} if isinstance(p, str) else {"type": "audio"} for p in message.parts]
-        system = {"role": "system", "content": [{"type": "text", "text": question.system}]}
-        chat = Chat([system, {"role": "user", "content": content}], [sound.wav for sound in question.sounds])
-        expected, text, audio = model.write(chat, 60)
+        turns = [{"role": "system", "content": question.system}, {"role": "user", "content": content}]
+        chat = processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        clips = [soundfile.read(io.BytesIO(sound.wav), dtype="float32")[0] for sound in question.sounds]
+        inputs = processor(text=chat, audio=clips, sampling_rate=16_000, return_tensors="pt")
+        read = inputs["input_ids"].shape[1]  # text and audio: the server does not tell them apart
+        written = model.generate(**inputs, max_new_tokens=60, do_sample=False)[0, read:]
         reply = asyncio.run(ask(server, question))
-        assert reply.content == expected.text
-        assert reply.usage.text_in == text + audio  # it does not tell them apart
+        assert reply.content == processor.tokenizer.decode(written, skip_special_tokens=True)
+        assert reply.usage.text_in == read
         answers.add(reply.content)
     assert len(answers) > 1
 
