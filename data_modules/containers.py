@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
+from .errors import AudioError
 from .ogg import JOINED
 
 _STARTS = {  # how a file begins: a word that is rare in samples, where it stands, and what else has to be there
@@ -33,6 +34,9 @@ _LEAST_PLACEHOLDER = 100_000_000
 _BEYOND_ALL = 0x7FFE0000
 _PART = 8
 _MOST_CHUNKS = 10_000  # a file of zeros has one in each 8 bytes
+_TAG_BYTES = 128  # of ID3v1
+_LONGEST_UNKNOWN = 400  # bytes behind the samples; more may be samples
+_GSM_BLOCK = 65  # bytes, of GSM 6.10 in WAV
 
 
 class _Size(NamedTuple):
@@ -66,20 +70,77 @@ def joined_problem(file: BinaryIO) -> str | None:
 
 
 def with_true_sizes(file: BinaryIO) -> bytes | None:
-    """The file of a kind of `PLAIN` with the sizes of what is there, where its header has placeholders; None = it has
-    none, and is whole or cut off."""
+    """The file of a kind of `PLAIN` with the sizes of what is there, where its header has placeholders, and without
+    what stands behind the samples, where libsndfile would read it as samples; None = nothing has to change.
+
+    Raises:
+        AudioError: If samples are missing at the end, or what may be samples follows those that are declared.
+    """
+    end = file.seek(0, 2)
     file.seek(0)
     kind = file.read(4)
-    sizes = list(_SIZES[kind](file, file.seek(0, 2)))
+    sizes = list(_SIZES[kind](file, end))
     # with the size of the samples, which comes first, that of the file is not known either
     wrong = sizes if any(map(_is_placeholder, sizes[:1])) else list(filter(_is_placeholder, sizes))
-    if not wrong:
+    behind = sizes[0].found - sizes[0].declared if sizes and sizes[0] not in wrong else 0
+    if behind < 0:
+        raise AudioError(f"the file is cut off, its last {-behind} bytes are missing", "the file is cut off")
+    is_gsm = kind == b"RIFF" and bool(sizes) and _is_gsm(file, end)
+    # libsndfile 1.2.2 reads to the end of the file in Wave64, and in AU of G.721 and G.723
+    reads_on = is_gsm or (kind in (b"riff", b".snd") and behind > 0)
+    checked = behind > _LONGEST_UNKNOWN and (reads_on or kind not in (b"RIFF", b"RF64"))  # its log has these
+    if checked and not _is_known(file, kind, end - behind, end):
+        raise AudioError(f"{behind} bytes follow the samples that the header declares; expected one whole recording")
+    if not wrong and not reads_on:
         return None
     file.seek(0)
-    content = bytearray(file.read())
+    content = bytearray(file.read(end - behind if reads_on else end))
+    if kind == b"caff" and (sizes[0].found - 4) % max(int.from_bytes(content[36:40], "big"), 1):
+        raise AudioError("the file is cut off in the middle of a sample", "the file is cut off")
     for size in wrong:
         struct.pack_into(size.form, content, size.at, min(size.found, _most(size.form)))
+    if is_gsm:
+        _end_gsm(content, sizes[0].at)
+    elif reads_on and kind == b"riff":
+        struct.pack_into("<Q", content, 16, len(content))
     return bytes(content)
+
+
+def _is_gsm(file: BinaryIO, end: int) -> bool:
+    for name, start, _ in _chunks(file, 12, end, "<I"):
+        if name == b"fmt ":
+            file.seek(start)
+            return file.read(2) == b"\x31\0"
+    return False
+
+
+def _end_gsm(content: bytearray, at: int) -> None:
+    """Ends a WAV file of GSM 6.10 with its last block; `at`: where the size of the samples stands.
+
+    libsndfile 1.2.2 rounds an odd size up and decodes one block more, of noise; of one rounded down it reads all.
+    """
+    blocks, rest = divmod(len(content) - at - 4, _GSM_BLOCK)
+    if rest > 1:  # not a byte of padding
+        raise AudioError("the file is cut off in the middle of a block", "the file is cut off")
+    del content[at + 4 + blocks * _GSM_BLOCK :]
+    struct.pack_into("<I", content, at, blocks * _GSM_BLOCK // 2 * 2)
+
+
+def _is_known(file: BinaryIO, kind: bytes, start: int, end: int) -> bool:
+    """Whether what stands here, up to the end, is no samples: zeros, a tag, or chunks."""
+    file.seek(start)
+    tail = file.read()
+    if not tail.strip(b"\0") or (tail[-_TAG_BYTES:].startswith(b"TAG") and not tail[:-_TAG_BYTES].strip(b"\0")):
+        return True
+    if kind == b"riff":
+        start += -start % 8
+        while start + 24 <= end:
+            file.seek(start + 16)
+            size = int.from_bytes(file.read(8), "little")
+            start += max(size + -size % 8, 24)
+        return end <= start <= end + 8 + 24
+    form = {b"RIFF": "<I", b"FORM": ">I", b"caff": ">q"}.get(kind)
+    return form is not None and any(_are_chunks(file, start + pad, end, form) for pad in (0, 1))
 
 
 def wav_content(file: BinaryIO) -> bytes:
@@ -156,10 +217,10 @@ def _riff(file: BinaryIO, end: int) -> Iterator[_Size]:
             return
 
 
-def _are_chunks(file: BinaryIO, start: int, end: int) -> bool:
+def _are_chunks(file: BinaryIO, start: int, end: int, form: str = "<I") -> bool:
     """Whether the rest of the file is a chain of chunks up to its end."""
     reached = start
-    for name, content, size in _chunks(file, start, end, "<I"):
+    for name, content, size in _chunks(file, start, end, form):
         if not all(32 <= byte < 127 for byte in name):
             return False
         reached = content + size + size % 2
