@@ -45,15 +45,12 @@ _LEAST_FULL_SCALE = 0.98
 # Means of whole numbers over 2, 3, 4, 6 or 8 channels are whole multiples of a 24th; float32 errs less than this.
 _WHOLE, _ROUNDING = 24, 1e-3
 _BLOCK_FRAMES = 1 << 18
-# libsndfile's log of a wav file whose samples are followed by something that such files do not have.
-_FILE_LENGTH = re.compile(r"^Length : (\d+)", re.MULTILINE)
-_NO_CHUNK = re.compile(r"Unknown chunk marker \(\w+\) at position (\w+)")
 # libsndfile's log of a wav, au, aiff, rf64 or w64 file whose samples are not as long as declared.
 _LENGTH_NOTE = re.compile(r"^ *(?:data|Data Size|SSND|Riff size|riff) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
 # libsndfile passes over a last page of Opus that is cut or damaged, and logs where the one before it ends.
 _OPUS_END = re.compile(r"^ *Last Granule pos *: (\d+)", re.MULTILINE)
 # What stands behind an ID3 tag: it may be in front of any file.
-_NOT_MP3 = (b"OggS", b"fLaC", b"RIFX", b"NIST", *PLAIN)
+_NOT_MP3 = (b"OggS", b"fLaC", b"NIST", *PLAIN)
 # For two rates without a large common divisor the kernel takes gigabytes; SciPy takes over here.
 _MAX_KERNEL_VALUES = 1 << 24
 
@@ -314,12 +311,6 @@ def _check_complete(sound: soundfile.SoundFile, data: Callable[[], bytes], name:
         if missing > 0:
             message = f"{name}: the file is cut off, its last {missing} bytes are missing"
             raise AudioError(message, "the file is cut off")
-    length, found = _FILE_LENGTH.search(sound.extra_info), _NO_CHUNK.search(sound.extra_info)
-    trailing = int(length[1]) - int(found[1], 0) if length and found else 0
-    if trailing > MIN_SECONDS * sound.samplerate * sound.channels:  # a tag is shorter
-        raise AudioError(
-            f"{name}: {trailing} bytes follow the samples that the header declares; expected one whole recording"
-        )
     opus = _OPUS_END.search(sound.extra_info)
     if "Ogg: Junk after the last page" in sound.extra_info or (opus and int(opus[1]) < opus_end(data())):
         raise AudioError(f"{name}: the file is cut off in the middle of an Ogg page", "the file is cut off")

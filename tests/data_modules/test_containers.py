@@ -165,11 +165,21 @@ def test_chunks_of_other_formats_are_no_samples():
     check_whole(stored("W64") + b"note" + own + struct.pack("<Q", 1_024) + b"x" * 1_000)
 
 
-def test_tags_before_wav_of_the_other_byte_order():
+@pytest.mark.parametrize(("kind", "endian"), [("WAV", "BIG"), ("AU", "LITTLE")])
+def test_files_of_the_other_byte_order(kind, endian):
     file = io.BytesIO()
-    soundfile.write(file, PCM, RATE, "PCM_16", endian="BIG", format="WAV")
-    assert file.getvalue()[:4] == b"RIFX"
-    check_whole(ID3 + file.getvalue())
+    soundfile.write(file, PCM, RATE, "PCM_16", endian=endian, format=kind)
+    data = file.getvalue()
+    assert data[:4] in (b"RIFX", b"dns.")
+    at = data.index(b"data") + 4 if kind == "WAV" else 8
+    for whole in (data, ID3 + data, data + TAG, patched(data, [(at, b"\xff" * 4)])):
+        check_whole(whole)
+    check_cut(data[:-1])
+    for noise in (600, 9_000):
+        with pytest.raises(AudioError, match=f"{noise} bytes follow the samples that the header declares"):
+            load_clip(data + np.random.default_rng(0).bytes(noise))
+    with pytest.raises(AudioError, match="several recordings"):
+        load_clip(data * 2)
 
 
 def test_caf_that_lacks_a_few_bytes_is_refused():
