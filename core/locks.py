@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from .errors import UserError
-from .parallel import say
+from .progress import say
 
 _HELD = (errno.EAGAIN, errno.EACCES)
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)

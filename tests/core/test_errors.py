@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from empathy_judge.data_modules.audio import load_clip
-from empathy_judge.data_modules.errors import (
+from empathy_judge.core.errors import (
     MAX_MESSAGE_CHARACTERS,
     MAX_SHOWN_CHARACTERS,
     UserError,
@@ -17,6 +16,7 @@ from empathy_judge.data_modules.errors import (
     counted,
     shown,
 )
+from empathy_judge.data_modules.audio import load_clip
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.tables import parse_mapping
 
