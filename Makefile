@@ -50,10 +50,10 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(READY)
-	$(BIN)/python benchmarks/peers.py --shapes nano --rounds 3 --steps 2
-	$(BIN)/python benchmarks/scorer.py --rounds 3
-	$(BIN)/python benchmarks/bootstrap.py
-	$(BIN)/python benchmarks/loading.py
+	$(BIN)/python benchmarks/cpu.py train --shapes nano --rounds 3 --steps 2
+	$(BIN)/python benchmarks/cpu.py score --rounds 3
+	$(BIN)/python benchmarks/cpu.py bootstrap
+	$(BIN)/python benchmarks/cpu.py load
 
 # Ten minutes of one GPU; each result is written at once
 bench-gpu: $(READY)

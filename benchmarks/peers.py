@@ -1,4 +1,4 @@
-"""Training: pairs per second against the naive way, in one run: `python benchmarks/peers.py --shapes mid`.
+"""Training: pairs per second against the naive way, in one run: `python benchmarks/cpu.py train`.
 
 The naive way is what one writes today with plain transformers and PEFT (`naive`). Ours is the command `train` on a pair
 dataset of clips of 2 to 8 s, each context answered four times. Both are the same model: first both train on the same
@@ -16,7 +16,6 @@ import json
 import multiprocessing
 import platform
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -45,16 +44,18 @@ TOKENS_OF_A_PAIR = 260
 NAIVE = "naive"
 
 
-def main() -> None:
-    """Print the tables; exit with 1 if the naive way and ours are not the same model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of `cpu.py train`."""
     parser.add_argument("--shapes", choices=list(BATCHES), default="mid", help="size of the backbone")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3, help="of each way in a round")
     parser.add_argument("--batch", type=int, help="pairs in a batch; by default 16 with nano, otherwise 4")
     parser.add_argument("--workers", type=int, default=0, help="data-loader processes of each way")
     parser.add_argument("--json", type=Path, help="file that a line for each way is added to")
-    options = parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> bool:
+    """Print the tables; whether the naive way and ours are the same model."""
     batch = options.batch or BATCHES[options.shapes]
     console = Console(width=180)
     with tempfile.TemporaryDirectory() as temporary:
@@ -88,7 +89,7 @@ def main() -> None:
                 with options.json.open("a", encoding="utf-8") as file:
                     file.writelines(json.dumps({"kind": kind} | run | row | machine) + "\n" for row in rows)
     is_same = same.loss_difference <= TOLERANCE and same.score_difference <= TOLERANCE
-    sys.exit(0 if is_same or place.device != "cpu" else 1)
+    return is_same or place.device != "cpu"
 
 
 def prepare(folder: Path, shapes: str, batch: int, workers: int = 0) -> Place:
@@ -204,7 +205,3 @@ def run_way(turns: Turns, place: Place, folder: Path, in_upper: bool, values: Ma
     rater = NaiveRater(place.checkpoint, range(*place.upper) if in_upper else None, torch.device(place.device))
     batches = training_batches(place.checkpoint, PairDataset.load(place.data), place.batch, place.workers)
     rater.train_in_turns(batches, rater.optimizer(), turns)
-
-
-if __name__ == "__main__":
-    main()

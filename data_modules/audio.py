@@ -24,7 +24,7 @@ from .containers import PLAIN, joined_problem, wav_content, with_true_sizes
 from .encodings import Mp3, flac_problem, id3_bytes, is_mp3, whole_mp3, with_flac_length
 from .errors import AudioError, os_reason
 from .folders import file_hash
-from .ogg import ogg_problem, opus_end
+from .ogg import ogg_problem, opus_end, without_tail
 from .spellings import spelling_hint
 from .stored_clips import StoredClip
 from .unreadable import EXPECTED, HEAD_BYTES, read_wrongly, unreadable
@@ -45,15 +45,12 @@ _LEAST_FULL_SCALE = 0.98
 # Means of whole numbers over 2, 3, 4, 6 or 8 channels are whole multiples of a 24th; float32 errs less than this.
 _WHOLE, _ROUNDING = 24, 1e-3
 _BLOCK_FRAMES = 1 << 18
-# libsndfile's log of a wav file whose samples are followed by something that such files do not have.
-_FILE_LENGTH = re.compile(r"^Length : (\d+)", re.MULTILINE)
-_NO_CHUNK = re.compile(r"Unknown chunk marker \(\w+\) at position (\d+)")
 # libsndfile's log of a wav, au, aiff, rf64 or w64 file whose samples are not as long as declared.
 _LENGTH_NOTE = re.compile(r"^ *(?:data|Data Size|SSND|Riff size|riff) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
 # libsndfile passes over a last page of Opus that is cut or damaged, and logs where the one before it ends.
 _OPUS_END = re.compile(r"^ *Last Granule pos *: (\d+)", re.MULTILINE)
 # What stands behind an ID3 tag: it may be in front of any file.
-_NOT_MP3 = (b"OggS", b"fLaC", b"RIFF", b"RF64", b"FORM", b".snd", b"caff")
+_NOT_MP3 = (b"OggS", b"fLaC", b"NIST", *PLAIN)
 # For two rates without a large common divisor the kernel of torchaudio takes gigabytes; SciPy takes over here.
 _MAX_KERNEL_VALUES = 1 << 24
 
@@ -199,7 +196,8 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
         if not isinstance(checked, Mp3) and sound.subtype.startswith("MPEG_LAYER"):
             with sound:
                 _check_complete(sound, data, name)
-            checked = _mp3(data() if sound.format == "MP3" else wav_content(io.BytesIO(data())), name)
+            stored = checked if isinstance(checked, bytes) else data()
+            checked = _mp3(stored if sound.format == "MP3" else wav_content(io.BytesIO(stored)), name)
             sound = _sound(checked)
     except FileNotFoundError:
         raise AudioError(f"{name}: no such file{spelling_hint(str(source))}", "no such file") from None
@@ -227,6 +225,7 @@ def _unreadable(source: str | Path | bytes, name: str, reason: str) -> AudioErro
 
 def _head(source: str | Path | bytes) -> bytes:
     with _file(source) as file:
+        file.seek(id3_bytes(file.read(10), 0))
         return file.read(HEAD_BYTES)
 
 
@@ -267,7 +266,7 @@ def _file(source: str | Path | bytes) -> BinaryIO:
 def _with_true_length(source: str | Path | bytes, data: Callable[[], bytes], name: str) -> str | Path | bytes | Mp3:
     """Refuses files that would be read in part, or with headers for samples.
 
-    Returns the source, or the file with the number of its samples in the header if this was unknown.
+    Returns the source; or the file without the tags around it, and with the number of its samples in the header.
     """
     with _file(source) as file:
         head = file.read(4)
@@ -277,19 +276,18 @@ def _with_true_length(source: str | Path | bytes, data: Callable[[], bytes], nam
     if not (has_tag or is_mp3(head) or head in (b"OggS", b"fLaC")):
         return source
     content = data()
-    if has_tag:
-        tagged = content[id3_bytes(content, 0) :]
-        head = tagged[:4]
-        if head in PLAIN:
-            return _plain(io.BytesIO(tagged), name) or source
+    tagged = content[id3_bytes(content, 0) :]
+    head = tagged[:4]
+    if head in PLAIN:
+        return _plain(io.BytesIO(tagged), name) or tagged
     if is_mp3(head) or (has_tag and head not in _NOT_MP3):
         return _mp3(content, name)
     if head not in (b"OggS", b"fLaC"):
-        return source
-    problem = ogg_problem(content) if head == b"OggS" else flac_problem(content)
+        return tagged
+    problem = ogg_problem(tagged) if head == b"OggS" else flac_problem(tagged)
     if problem is not None:
         raise AudioError(f"{name}: the file {problem}", "cannot be used")
-    completed = with_flac_length(content)
+    completed = without_tail(tagged) if head == b"OggS" else with_flac_length(tagged)
     return source if completed is content else completed
 
 
@@ -300,7 +298,10 @@ def _plain(file: BinaryIO, name: str) -> bytes | None:
         raise AudioError(f"{name}: a FORM file that is no AIFF, which cannot be read; {EXPECTED}", "not supported")
     if (problem := joined_problem(file)) is not None:
         raise AudioError(f"{name}: the file {problem}")
-    return with_true_sizes(file)
+    try:
+        return with_true_sizes(file)
+    except AudioError as error:
+        raise error.at(name) from None
 
 
 def _check_complete(sound: soundfile.SoundFile, data: Callable[[], bytes], name: str) -> None:
@@ -310,12 +311,6 @@ def _check_complete(sound: soundfile.SoundFile, data: Callable[[], bytes], name:
         if missing > 0:
             message = f"{name}: the file is cut off, its last {missing} bytes are missing"
             raise AudioError(message, "the file is cut off")
-    length, found = _FILE_LENGTH.search(sound.extra_info), _NO_CHUNK.search(sound.extra_info)
-    trailing = int(length[1]) - int(found[1]) if length and found else 0
-    if trailing > MIN_SECONDS * sound.samplerate * sound.channels:  # a tag is shorter
-        raise AudioError(
-            f"{name}: {trailing} bytes follow the samples that the header declares; expected one whole recording"
-        )
     opus = _OPUS_END.search(sound.extra_info)
     if "Ogg: Junk after the last page" in sound.extra_info or (opus and int(opus[1]) < opus_end(data())):
         raise AudioError(f"{name}: the file is cut off in the middle of an Ogg page", "the file is cut off")

@@ -12,15 +12,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from itertools import islice
 from typing import BinaryIO, NamedTuple
 
+from .errors import AudioError
 from .ogg import JOINED
 
 _STARTS = {  # how a file begins: a word that is rare in samples, where it stands, and what else has to be there
     b"RIFF": (b"WAVE", 8, {0: b"RIFF"}),
+    b"RIFX": (b"WAVE", 8, {0: b"RIFX"}),
     b"RF64": (b"WAVE", 8, {0: b"RF64"}),
     b"FORM": (b"FORM", 0, {8: b"AIF"}),
     b".snd": (b".snd\0\0", 0, {12: b"\0\0\0"}),
+    b"dns.": (b"dns.", 0, {6: b"\0\0", 13: b"\0\0\0"}),
     b"caff": (b"caff\0\x01\0\0", 0, {8: b"desc"}),
     b"riff": (b"riff\x2e\x91", 0, {24: b"wave"}),
 }
@@ -33,6 +37,9 @@ _LEAST_PLACEHOLDER = 100_000_000
 _BEYOND_ALL = 0x7FFE0000
 _PART = 8
 _MOST_CHUNKS = 10_000  # a file of zeros has one in each 8 bytes
+_TAG_BYTES = 128  # of ID3v1
+_LONGEST_UNKNOWN = 400  # bytes behind the samples; more may be samples
+_GSM_BLOCK = 65  # bytes, of GSM 6.10 in WAV
 
 
 class _Size(NamedTuple):
@@ -66,20 +73,79 @@ def joined_problem(file: BinaryIO) -> str | None:
 
 
 def with_true_sizes(file: BinaryIO) -> bytes | None:
-    """The file of a kind of `PLAIN` with the sizes of what is there, where its header has placeholders; None = it has
-    none, and is whole or cut off."""
+    """The file of a kind of `PLAIN` with the sizes of what is there, where its header has placeholders, and without
+    what stands behind the samples, where libsndfile would read it as samples; None = nothing has to change.
+
+    Raises:
+        AudioError: If samples are missing at the end, or what may be samples follows those that are declared.
+    """
+    end = file.seek(0, 2)
     file.seek(0)
     kind = file.read(4)
-    sizes = list(_SIZES[kind](file, file.seek(0, 2)))
+    sizes = list(_SIZES[kind](file, end))
     # with the size of the samples, which comes first, that of the file is not known either
     wrong = sizes if any(map(_is_placeholder, sizes[:1])) else list(filter(_is_placeholder, sizes))
-    if not wrong:
+    behind = sizes[0].found - sizes[0].declared if sizes and sizes[0] not in wrong else 0
+    if behind < 0:
+        raise AudioError(f"the file is cut off, its last {-behind} bytes are missing", "the file is cut off")
+    is_gsm = kind in (b"RIFF", b"RIFX") and bool(sizes) and _is_gsm(file, sizes[0].form, end)
+    # libsndfile 1.2.2 reads to the end of the file in Wave64, and in AU of G.721 and G.723
+    reads_on = is_gsm or (kind in (b"riff", b".snd", b"dns.") and behind > 0)
+    if behind > _LONGEST_UNKNOWN and not _is_known(file, kind, end - behind, end):
+        raise AudioError(f"{behind} bytes follow the samples that the header declares; expected one whole recording")
+    if not wrong and not reads_on:
         return None
     file.seek(0)
-    content = bytearray(file.read())
+    content = bytearray(file.read(end - behind if reads_on else end))
+    if kind == b"caff" and (sizes[0].found - 4) % max(int.from_bytes(content[36:40], "big"), 1):
+        raise AudioError("the file is cut off in the middle of a sample", "the file is cut off")
     for size in wrong:
         struct.pack_into(size.form, content, size.at, min(size.found, _most(size.form)))
+    if is_gsm:
+        _end_gsm(content, sizes[0])
+    elif reads_on and kind == b"riff":
+        struct.pack_into("<Q", content, 16, len(content))
     return bytes(content)
+
+
+def _is_gsm(file: BinaryIO, form: str, end: int) -> bool:
+    for name, start, _ in _chunks(file, 12, end, form):
+        if name == b"fmt ":
+            file.seek(start)
+            return file.read(2) in (b"\x31\0", b"\0\x31")
+    return False
+
+
+def _end_gsm(content: bytearray, size: _Size) -> None:
+    """Ends a WAV file of GSM 6.10 with its last block.
+
+    libsndfile 1.2.2 rounds an odd size up and decodes one block more, of noise; of one rounded down it reads all.
+    """
+    start = size.at + 4
+    blocks, rest = divmod(len(content) - start, _GSM_BLOCK)
+    if rest > 1:  # not a byte of padding
+        raise AudioError("the file is cut off in the middle of a block", "the file is cut off")
+    del content[start + blocks * _GSM_BLOCK :]
+    struct.pack_into(size.form, content, size.at, blocks * _GSM_BLOCK // 2 * 2)
+
+
+def _is_known(file: BinaryIO, kind: bytes, start: int, end: int) -> bool:
+    """Whether what stands here, up to the end, is no samples: zeros, a tag, or chunks."""
+    file.seek(start)
+    tail = file.read()
+    if tail[-_TAG_BYTES:].startswith(b"TAG"):
+        tail = tail[:-_TAG_BYTES]
+    if not tail.strip(b"\0") or tail.startswith((b"ID3", b"APETAGEX")):
+        return True
+    if kind == b"riff":
+        at = -start % 8
+        return 24 <= int.from_bytes(tail[at + 16 : at + 24], "little") <= len(tail) - at
+    form = {b"FORM": ">I", b"RIFX": ">I", b"caff": ">q", b"RIFF": "<I", b"RF64": "<I"}.get(kind)
+    return form is not None and any(
+        _is_name(name) and 0 <= size <= end - content
+        for pad in (0, 1)
+        for name, content, size in islice(_chunks(file, start + pad, end, form), 1)
+    )
 
 
 def wav_content(file: BinaryIO) -> bytes:
@@ -141,14 +207,15 @@ def _riff(file: BinaryIO, end: int) -> Iterator[_Size]:
     file.seek(0)
     head = file.read(36)
     long = head[:4] == b"RF64" and head[12:16] == b"ds64" and len(head) == 36
-    for name, start, size in _chunks(file, 12, end, "<I"):
+    order = ">I" if head[:4] == b"RIFX" else "<I"
+    for name, start, size in _chunks(file, 12, end, order):
         if name == b"data":
-            at, form = start - 4, "<I"
+            at, form = start - 4, order
             if long and size == _most("<I"):
                 at, form, size = 28, "<Q", int.from_bytes(head[28:36], "little")
-            if size == 0 and _are_chunks(file, start, end):
+            if size == 0 and _are_chunks(file, start, end, order):
                 return
-            declared = int.from_bytes(head[20:28] if long else head[4:8], "little")
+            (declared,) = struct.unpack("<Q", head[20:28]) if long else struct.unpack(order, head[4:8])
             riff = _Size(20 if long else 4, form, declared, end - 8)
             yield _Size(at, form, size, end - start)
             if declared > riff.found:
@@ -156,14 +223,18 @@ def _riff(file: BinaryIO, end: int) -> Iterator[_Size]:
             return
 
 
-def _are_chunks(file: BinaryIO, start: int, end: int) -> bool:
+def _are_chunks(file: BinaryIO, start: int, end: int, form: str) -> bool:
     """Whether the rest of the file is a chain of chunks up to its end."""
     reached = start
-    for name, content, size in _chunks(file, start, end, "<I"):
-        if not all(32 <= byte < 127 for byte in name):
+    for name, content, size in _chunks(file, start, end, form):
+        if not _is_name(name):
             return False
         reached = content + size + size % 2
     return reached - 1 <= end <= reached
+
+
+def _is_name(name: bytes) -> bool:
+    return all(32 <= byte < 127 for byte in name)
 
 
 def _aiff(file: BinaryIO, end: int) -> Iterator[_Size]:
@@ -178,10 +249,11 @@ def _aiff(file: BinaryIO, end: int) -> Iterator[_Size]:
 
 
 def _au(file: BinaryIO, end: int) -> Iterator[_Size]:
-    file.seek(4)
-    start, size = struct.unpack(">II", file.read(8).ljust(8, b"\0"))
+    file.seek(0)
+    order = ">" if file.read(4) == b".snd" else "<"
+    start, size = struct.unpack(f"{order}II", file.read(8).ljust(8, b"\0"))
     if 24 <= start <= end:
-        yield _Size(8, ">I", size, end - start)
+        yield _Size(8, f"{order}I", size, end - start)
 
 
 def _caf(file: BinaryIO, end: int) -> Iterator[_Size]:
@@ -208,4 +280,7 @@ def _w64(file: BinaryIO, end: int) -> Iterator[_Size]:
         start += max(size + -size % 8, 24)
 
 
-_SIZES = {b"RIFF": _riff, b"RF64": _riff, b"FORM": _aiff, b".snd": _au, b"caff": _caf, b"riff": _w64}
+_SIZES = {
+    b"RIFF": _riff, b"RIFX": _riff, b"RF64": _riff, b"FORM": _aiff, b".snd": _au, b"dns.": _au, b"caff": _caf,
+    b"riff": _w64,
+}  # fmt: skip

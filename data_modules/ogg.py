@@ -72,6 +72,16 @@ def opus_end(data: bytes) -> int:
     return max(int.from_bytes(position, "little", signed=True) for position in _OGG_POSITION.findall(data))
 
 
+def without_tail(data: bytes) -> bytes:
+    """An Ogg file without the zeros, or the ID3v1 tag, behind its last page."""
+    start = data.rfind(b"OggS")
+    lacing = data[start + 27 : start + 27 + int.from_bytes(data[start + 26 : start + 27], "big")]
+    end = start + 27 + len(lacing) + sum(lacing)
+    tail = data[end:]
+    is_tag = len(tail) == 128 and tail.startswith(b"TAG")
+    return data[:end] if is_tag or not tail.strip(b"\0") else data
+
+
 def _vorbis_samples(packets: Sequence[bytes]) -> int:
     """Samples in the packets of a Vorbis stream: a quarter of each block and of the one before it (Vorbis I, 4.3.8).
 

@@ -44,6 +44,9 @@ def decoded(cell: Any) -> Clip | None:
         if callable(decode := getattr(cell, "get_all_samples", None)):
             found: Any = decode()
             samples, rate = found.data, found.sample_rate
+            if "float" not in str(samples.dtype):
+                kind = str(samples.dtype).removeprefix("torch.")
+                raise AudioError(f"samples have dtype {kind}; expected float samples in -1 to 1", "not supported")
             samples = samples.mean(0) if samples.ndim > 1 else samples
         else:
             samples, rate = cell["array"], cell["sampling_rate"]

@@ -99,13 +99,13 @@ class TestTurns:
 
 
 @pytest.mark.slow
-def test_the_scorer_program_finds_equal_scores(programs, monkeypatch, capsys):
+def test_the_program_of_the_cpu_finds_equal_scores(programs, monkeypatch, capsys):
     """Against the naive loop, and one context for many responses against calls of their own."""
-    scorer = programs("scorer")
-    monkeypatch.setattr(scorer, "SHARED", ((0.6, 0.4),))
-    monkeypatch.setattr(sys, "argv", ["scorer.py", "--rounds", "1", "--pairs", "4"])
+    program = programs("cpu")
+    monkeypatch.setattr(program, "SHARED", ((0.6, 0.4),))
+    monkeypatch.setattr(sys, "argv", ["cpu.py", "score", "--rounds", "1", "--pairs", "4"])
     with pytest.raises(SystemExit) as ended:
-        scorer.main()
+        program.main()
     printed = capsys.readouterr().out
     assert ended.value.code == 0, printed
     assert "naive loop" in printed

@@ -257,6 +257,8 @@ def test_ogg_without_its_last_page(codec):
     for source in (whole[:-100], whole[:-100] + bytes(100)):
         with pytest.raises(AudioError, match="cut off in the middle of an Ogg page"):
             decode(source, 16_000)
+    for changed in (b"ID3\x03\0\0\0\0\0\x0a" + bytes(10) + whole, whole + bytes(500), whole + b"TAG" + bytes(125)):
+        np.testing.assert_array_equal(decode(changed, 16_000), decode(whole, 16_000))
 
 
 def test_missing_empty_and_foreign_files(tmp_path):
@@ -317,6 +319,8 @@ def test_whole_numbers_are_not_scaled(tmp_path, scale, channels):
 
 
 def test_the_message_says_that_numbers_are_whole():
+    with pytest.raises(AudioError, match="the samples are whole numbers up to 9, not scaled"):
+        decode(Clip(np.resize(np.arange(-7.0, 10), 8_000), 22_050, "a"), 16_000)
     with pytest.raises(AudioError, match=r"the samples are whole numbers up to 3, not scaled; expected finite"):
         decode(Clip(np.resize(np.float32([0, 1, -3]), 8_000), 16_000, "a"), 16_000)
 

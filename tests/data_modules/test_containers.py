@@ -140,6 +140,91 @@ def test_other_formats_that_were_joined_or_cut(tmp_path, kind):
         load_clip(tmp_path / "joined")
 
 
+TAG = b"TAG" + bytes(125)
+ID3 = b"ID3\x03\x00\x00\x00\x00\x00\x0a" + bytes(10)
+
+
+@pytest.mark.parametrize("kind", ["WAV", "AU", "AIFF", "CAF", "W64", "RF64"])
+def test_tags_and_zeros_around_the_samples_are_no_samples(tmp_path, kind):
+    data = stored(kind)
+    for start in (b"", ID3):
+        for tail in (b"", TAG, bytes(1), bytes(5_000), bytes(7) + TAG):
+            check_whole(start + data + tail)
+    (tmp_path / "a").write_bytes(ID3 + data)
+    check_whole((tmp_path / "a").read_bytes())
+    np.testing.assert_array_equal(decode(tmp_path / "a", RATE), PCM / np.float32(32_768))
+    noise = np.random.default_rng(0).bytes(5_000)
+    with pytest.raises(AudioError, match=r"\d+ bytes follow the samples that the header declares; expected one whole"):
+        load_clip(data + noise)
+
+
+def test_chunks_of_other_formats_are_no_samples():
+    check_whole(stored("AIFF") + b"ANNO" + struct.pack(">I", 1_000) + b"x" * 1_000)
+    check_whole(stored("CAF") + b"uuid" + struct.pack(">q", 1_000) + b"x" * 1_000)
+    own = bytes.fromhex("f3acd3118cd100c04f8edb8a")
+    check_whole(stored("W64") + b"note" + own + struct.pack("<Q", 1_024) + b"x" * 1_000)
+
+
+@pytest.mark.parametrize(("kind", "endian"), [("WAV", "BIG"), ("AU", "LITTLE")])
+def test_files_of_the_other_byte_order(kind, endian):
+    file = io.BytesIO()
+    soundfile.write(file, PCM, RATE, "PCM_16", endian=endian, format=kind)
+    data = file.getvalue()
+    assert data[:4] in (b"RIFX", b"dns.")
+    at = data.index(b"data") + 4 if kind == "WAV" else 8
+    for whole in (data, ID3 + data, data + TAG, patched(data, [(at, b"\xff" * 4)])):
+        check_whole(whole)
+    check_cut(data[:-1])
+    for noise in (600, 9_000):
+        with pytest.raises(AudioError, match=f"{noise} bytes follow the samples that the header declares"):
+            load_clip(data + np.random.default_rng(0).bytes(noise))
+    with pytest.raises(AudioError, match="several recordings"):
+        load_clip(data * 2)
+
+
+def test_caf_that_lacks_a_few_bytes_is_refused():
+    """libsndfile 1.2.2 reads the samples that are there."""
+    data = stored("CAF")
+    start = data.index(b"data\0\0\0\0") + 4
+    for missing in (1, 2, 3, 4):
+        check_cut(data[:-missing])
+    open_end = patched(data, [(start, b"\xff" * 8)])
+    for missing in (1, 3):
+        with pytest.raises(AudioError, match="the file is cut off in the middle of a sample"):
+            load_clip(open_end[:-missing])
+
+
+@pytest.mark.parametrize(
+    ("kind", "codec", "block", "samples"),
+    [("WAV", "GSM610", 65, 320), ("W64", "GSM610", 65, 320), ("AU", "G721_32", 60, 120)],
+)
+@pytest.mark.parametrize("blocks", [74, 75])
+def test_nothing_behind_the_last_block_is_decoded(kind, codec, block, samples, blocks):
+    """libsndfile 1.2.2 decodes the byte behind an odd number of blocks, and what stands behind samples, as noise."""
+    file = io.BytesIO()
+    values = 0.3 * np.sin(np.arange(blocks * samples) / 20)
+    soundfile.write(file, values, 8_000, codec, format=kind)
+    data = file.getvalue()
+    whole = load_clip(data).samples
+    assert len(whole) == len(values)
+    np.testing.assert_array_equal(whole, soundfile.read(io.BytesIO(data), dtype="float32")[0][: len(values)])
+    for changed in (data + TAG, data + bytes(1_000), ID3 + data):
+        np.testing.assert_array_equal(load_clip(changed).samples, whole)
+    with pytest.raises(AudioError, match="cut off"):
+        load_clip(data[: -block // 2])
+
+
+def test_gsm_of_unknown_size_ends_with_its_last_block():
+    file = io.BytesIO()
+    soundfile.write(file, PCM, 8_000, "GSM610", format="WAV")
+    data = file.getvalue()
+    at = data.index(b"data") + 4
+    for size in (b"\0" * 4, b"\xff" * 4, struct.pack("<I", 75 * 65 + 1)):
+        np.testing.assert_array_equal(load_clip(patched(data, [(at, size)])).samples, load_clip(data).samples)
+    with pytest.raises(AudioError, match="the file is cut off in the middle of a block"):
+        load_clip(patched(data, [(at, b"\xff" * 4)])[:-5])
+
+
 @pytest.mark.parametrize("declared", [2 * COUNT, 0, 0xFFFFFFFF, 0x7FFFFFFF, 2_000_000_000, 200_000_000, 4 * COUNT + 44])
 def test_streams_one_after_the_other_are_refused_whatever_their_sizes(declared):
     """Each inner header would be heard as 22 samples, a second recording at the rate of the first."""

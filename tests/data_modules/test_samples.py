@@ -31,6 +31,14 @@ def test_channels_of_a_decoder_are_averaged_as_those_of_a_file():
         decoded({"array": np.stack([LEFT, LEFT]), "sampling_rate": RATE})
 
 
+@pytest.mark.parametrize("channels", [1, 2])
+def test_a_decoder_of_integers_is_told_so(channels):
+    integers = np.ones((channels, 8_000), np.int16)
+    with pytest.raises(AudioError, match=r"^samples have dtype int16; expected float samples in -1 to 1$") as error:
+        decoded(Decoder(integers))
+    assert error.value.kind == "not supported"
+
+
 def test_what_is_no_decoder_is_none():
     for value in (None, 5, "a.wav", b"x", [1, 2], LEFT, torch.from_numpy(LEFT), {}, {"array": LEFT}, float("nan")):
         assert decoded(value) is None

@@ -49,6 +49,8 @@ SHORTEN = "channel_count -i 1\nsample_n_bytes -i 2\nsample_coding -s26 pcm,embed
     [
         (flac_of(32), "FLAC with 32 bits"),
         (CAF + b"alac" + bytes(3_000), "CAF with the codec 'alac'"),
+        (CAF + b"ima4" + bytes(3_000), "CAF with the codec 'ima4'"),
+        (b"ID3\3\0\0\0\0\0\x0a" + bytes(10) + CAF + b"ima4" + bytes(3_000), "CAF with the codec 'ima4'"),
         (sphere(SPHERE_24), "SPHERE with 24 bits"),
         (sphere(SHORTEN), "SPHERE with 16 bits as pcm,embedded-shorten-v2.00"),
         (ogg_of(b"\x7fFLAC\1\0\0\1fLaC"), "FLAC in Ogg"),
@@ -117,6 +119,7 @@ def test_sphere_is_read_whole_or_refused():
     """libsndfile 1.2.2 takes its length from the size of the file alone."""
     whole = load_clip(sphere_16(4_000, 4_000)).samples
     np.testing.assert_array_equal(whole, np.arange(4_000, dtype=np.float32) / 32_768)
+    np.testing.assert_array_equal(load_clip(b"ID3\3\0\0\0\0\0\0" + sphere_16(4_000, 4_000)).samples, whole)
     for count in (2_000, 3_999, 4_064, 8_512):
         with pytest.raises(AudioError, match=f"declares 4000 samples and has room for {count}; expected one whole"):
             load_clip(sphere_16(4_000, count))
