@@ -13,7 +13,7 @@ import pytest
 import torch
 from accelerate.utils import send_to_device
 from empathy_judge.models import judge as judge_module
-from empathy_judge.models.backbones import layers
+from empathy_judge.models.backbones import inputs as backbone_inputs
 from empathy_judge.models.backbones.base import Backbone, Checkpoint
 from empathy_judge.models.backbones.inputs import Clips
 from empathy_judge.models.backbones.layers import on_device
@@ -145,6 +145,6 @@ def test_the_host_waits_until_the_gpu_of_a_mac_has_read():
     with FakeTensorMode(), OnMac():
         (rows,) = (value for value in vars(Clips(torch.ones(2, 3), [3, 2]).to(MAC)).values() if torch.is_tensor(value))
         assert on_device([1, 2], MAC).device == rows.device == MAC
-    root = Path(layers.__file__).parents[2]
+    root = Path(backbone_inputs.__file__).parents[2]
     files = (file for folder in ("data_modules", "eval", "models", "train") for file in (root / folder).rglob("*.py"))
-    assert [file for file in files if "non_blocking" in file.read_text()] == [Path(layers.__file__)]
+    assert [file for file in files if "non_blocking" in file.read_text()] == [Path(backbone_inputs.__file__)]
