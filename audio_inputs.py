@@ -9,8 +9,8 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from .core.errors import AudioError, UserError, counted, shown
 from .data_modules.audio import AudioSource, Clip
+from .data_modules.errors import AudioError, UserError, counted, shown
 from .data_modules.ratings import check_situation
 from .data_modules.rows import is_missing
 from .data_modules.samples import clip_of, decoded

@@ -16,8 +16,8 @@ from .commands import A_BUG, BAD_USAGE, FAILED_CHECKS, data, judges, measuring, 
 from .commands.doctor import doctor
 from .commands.options import build_parser
 from .commands.shared_options import Command, did_you_mean
-from .core.errors import DEBUG, UserError, as_user_error, bug, lost_process
-from .core.processes import listen, restore
+from .data_modules.errors import DEBUG, UserError, as_user_error, bug, lost_process
+from .data_modules.parallel import listen, restore
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

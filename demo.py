@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from .core.errors import UserError, counted
-from .core.files import CARD_FILE
-from .core.progress import say
-from .core.written import changing
 from .data_modules.audio import AudioSource
+from .data_modules.errors import UserError, counted
+from .data_modules.folders import CARD_FILE
+from .data_modules.parallel import say
 from .data_modules.sample import DIMENSION, make_sample
 from .data_modules.schema import Pair, PairDataset
 from .data_modules.splits import split_dataset
+from .data_modules.written import changing
 from .eval.evaluate import evaluate
 from .eval.judges.trained import TrainedJudge
 from .eval.views import evaluation_views

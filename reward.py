@@ -24,8 +24,8 @@ from packaging.version import Version
 from torch import Tensor
 
 from .audio_inputs import Audio, clip, is_missing, make_pair
-from .core.errors import AudioError, UserError, counted
 from .data_modules.audio import AudioSource, audio_hash, is_clipped, load_clip
+from .data_modules.errors import AudioError, UserError, counted
 from .data_modules.schema import Pair
 from .models.assessment import ENDED, OF_THE_POLICY, Assessment, Reward, reward_of
 from .scorer import Scorer

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import get_args, overload
 
 from .audio_inputs import Audio, Question, clip, column, numbered, pairs_of
-from .core.disk_store import DiskStore
-from .core.errors import AudioError, UserError, shown
+from .data_modules.errors import AudioError, UserError, shown
 from .data_modules.schema import Dimension, Pair
 from .models.artifact import LoadedJudge
 from .models.assessment import Assessment, Ranked, in_order
 from .models.calibration import DEFAULT_LEVEL, LEVELS, preference
 from .models.clip_encoder import KEPT_BYTES
+from .models.disk_store import DiskStore
 from .models.scoring import PairScorer, load_to_score
 from .models.settings import Quantization
 from .models.three_way import BesideNext, Preference

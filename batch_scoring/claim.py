@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import IO
 
-from ..core.errors import UserError, system_errors
-from ..core.files import check_writable
-from ..core.locks import is_file_of, open_lock, try_lock
+from ..data_modules.errors import UserError, system_errors
+from ..data_modules.folders import check_writable
+from ..data_modules.locks import is_file_of, open_lock, try_lock
 from .job import Parts, first_difference
 
 _LOCK = "lock"

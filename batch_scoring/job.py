@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from ..core.errors import AudioError, UserError, shown
-from ..core.files import check_writable, file_hash, replace_file
 from ..core.version import __version__
+from ..data_modules.errors import AudioError, UserError, shown
+from ..data_modules.folders import check_writable, file_hash, replace_file
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
 from .manifest import SUFFIXES, Manifest, Row, RowReader
 from .scores import Column, ScoredRow, Value, in_windows, row_columns, write_scores

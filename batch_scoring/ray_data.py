@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import UserError
+from ..data_modules.errors import UserError
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before ray is imported: it would report to its makers
 

@@ -16,10 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal, TypeVar
 
-from ..core.errors import ASKED_TO_STOP, UserError
-from ..core.files import file_hash, replace_text
-from ..core.processes import ALONE, SCHEDULER_SIGNALS, Launch, listen, restore
-from ..core.progress import ProgressBar
+from ..data_modules.errors import ASKED_TO_STOP, UserError
+from ..data_modules.folders import file_hash, replace_text
+from ..data_modules.parallel import ALONE, SCHEDULER_SIGNALS, Launch, ProgressBar, listen, restore
 from .claim import Claim
 from .job import Chunk, DamagedError, Job, Parts, audio_mark
 from .manifest import Manifest, ManifestRow, Row

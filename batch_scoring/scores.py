@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TextIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..core.errors import AudioError, UserError
-from ..core.progress import ProgressBar
+from ..data_modules.errors import AudioError, UserError
+from ..data_modules.parallel import ProgressBar
 from ..data_modules.tables import plain_text
 from .manifest import COLUMNS, Manifest, Row, RowReader
 

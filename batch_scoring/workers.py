@@ -17,8 +17,8 @@ from multiprocessing.context import SpawnProcess
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.errors import ASKED_TO_STOP, AudioError, UserError, as_user_error
-from ..core.processes import Launch, available_cores, end_with_parent
+from ..data_modules.errors import ASKED_TO_STOP, AudioError, UserError, as_user_error
+from ..data_modules.parallel import Launch, available_cores, end_with_parent
 from .job import Chunk, Parts, audio_mark
 from .manifest import Manifest, Row
 from .scores import ScoredRow, score_columns, score_rows

@@ -30,13 +30,13 @@ import numpy as np
 import pandas as pd
 import torch
 from empathy_judge import PairDataset
-from empathy_judge.core.disk_store import DiskStore
-from empathy_judge.core.errors import AudioError
+from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Pair, write_splits
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.models.artifact import load_any
+from empathy_judge.models.disk_store import DiskStore
 from empathy_judge.models.head_input import HeadInput
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.probe import ClipReader, OfClips, Probe, Rated, shuffled, standardise

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..core.progress import say
+from ..data_modules.parallel import say
 
 DONE, FAILED_CHECKS, BAD_USAGE, A_BUG = 0, 1, 2, 70
 """Exit codes of commands; 70 is EX_SOFTWARE of sysexits.h."""

@@ -9,9 +9,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import UserError, counted, system_errors
-from ..core.files import CARD_FILE
-from ..core.written import changing, making, writing
+from ..data_modules.errors import UserError, counted, system_errors
+from ..data_modules.folders import CARD_FILE
+from ..data_modules.written import changing, making, writing
 from . import DONE, FAILED_CHECKS, chosen, first_given, tell
 from .options import import_parser, source_parser
 

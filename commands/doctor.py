@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from ..core.errors import counted
-from ..core.processes import available_cores
+from ..data_modules.errors import counted
+from ..data_modules.parallel import available_cores
 from . import DONE, FAILED_CHECKS, tell
 
 _PACKAGES = ("torch", "torchaudio", "transformers", "peft", "lightning", "datasets", "numpy", "scipy", "pandas")

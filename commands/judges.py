@@ -12,10 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import AudioError, UserError
-from ..core.processes import find_launch
-from ..core.progress import say
-from ..core.written import writing
+from ..data_modules.errors import AudioError, UserError
+from ..data_modules.parallel import find_launch, say
+from ..data_modules.written import writing
 from . import DONE, FAILED_CHECKS, chosen, first_given
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..core.errors import UserError
-from ..core.written import writing
+from ..data_modules.errors import UserError
+from ..data_modules.written import writing
 from . import DONE, FAILED_CHECKS, chosen, first_given, tell
 from .judges import open_scorer
 
@@ -184,7 +184,7 @@ def _learning_curve(options: argparse.Namespace) -> Any:
 
 def _variances(texts: Sequence[str]) -> dict[str, float]:
     """What ``--variance`` says."""
-    from ..core.numerals import parse_number
+    from ..data_modules.numerals import parse_number
     from ..data_modules.tables import set_once
 
     variances: dict[str, float] = {}

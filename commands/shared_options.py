@@ -9,8 +9,8 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..core.errors import UserError, nearest
-from ..core.numerals import parse_number, parse_whole
+from ..data_modules.errors import UserError, nearest
+from ..data_modules.numerals import parse_number, parse_whole
 
 Command = Callable[[argparse.Namespace], int]
 """A function from the options of a command to its exit code."""
@@ -48,7 +48,7 @@ class OneLineParser(argparse.ArgumentParser):
             self._one_after_the_other = False
         for name in [action.dest for action in self._actions if action.type is output_folder]:
             if getattr(parsed, name) is not None and not getattr(parsed, "dry_run", False):
-                from ..core.files import check_writable
+                from ..data_modules.folders import check_writable
 
                 check_writable(getattr(parsed, name))
         return parsed, left

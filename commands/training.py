@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import UserError, shown
-from ..core.processes import check_ranks
-from ..core.written import making
+from ..data_modules.errors import UserError, shown
+from ..data_modules.parallel import check_ranks
+from ..data_modules.written import making
 from . import DONE, FAILED_CHECKS, chosen, first_given, tell
 
 if TYPE_CHECKING:

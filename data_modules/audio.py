@@ -20,12 +20,12 @@ from typing import BinaryIO
 import numpy as np
 import soundfile
 
-from ..core.errors import AudioError, os_reason
-from ..core.files import file_hash
-from ..core.spellings import spelling_hint
 from .containers import PLAIN, joined_problem, wav_content, with_true_sizes
 from .encodings import Mp3, flac_problem, id3_bytes, is_mp3, whole_mp3, with_flac_length
+from .errors import AudioError, os_reason
+from .folders import file_hash
 from .ogg import ogg_problem, opus_end, without_tail
+from .spellings import spelling_hint
 from .stored_clips import StoredClip
 from .unreadable import EXPECTED, HEAD_BYTES, read_wrongly, unreadable
 

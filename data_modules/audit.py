@@ -22,11 +22,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from ..core.errors import DataError, first_problem, place, shown
-from ..core.yaml_files import read_yaml
+from .errors import DataError, first_problem, place, shown
 from .near_duplicates import NearIdentical, near_identical
 from .rows import TAG_PREFIX
 from .schema import PAIRS_FILE, Pair, PairDataset
+from .yaml_files import read_yaml
 
 SPLIT_FILE = "split.yaml"
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import bad_value, place
+from .errors import bad_value, place
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import BinaryIO, NamedTuple
 
-from ..core.errors import AudioError
+from .errors import AudioError
 from .ogg import JOINED
 
 _STARTS = {  # how a file begins: a word that is rare in samples, where it stands, and what else has to be there

@@ -23,13 +23,12 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ..core.errors import DataError
-from ..core.processes import end_with_parent, listen
-from ..core.progress import say
 from .audio import AudioSource
 from .audit import check_splits
+from .errors import DataError
 from .items import ComparedPair, RatedPair, RatedPairs, TrainingItems, counterfactuals, human_comparisons
 from .measuring import clip_seconds
+from .parallel import end_with_parent, listen, say
 from .ratings import MIN_ITEMS
 from .sampling import (
     WINDOW,

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from ..core.errors import AudioError
+from .errors import AudioError
 from .ogg import JOINED
 
 _FLAC_START = re.compile(rb"fLaC[\x00\x80]\x00\x00\x22")

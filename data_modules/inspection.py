@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import AudioError
 from .audit import audit_splits, refused_kinds, split_columns
+from .errors import AudioError
 from .measuring import Measured, measure_clips
 from .schema import Pair, PairDataset
 

@@ -18,11 +18,11 @@ from typing import IO, Annotated, TypeVar
 import numpy as np
 from pydantic import BaseModel, Field
 
-from ..core.errors import AudioError, UserError, os_reason
-from ..core.files import kept_file, replace_text
-from ..core.json_text import parse_json
-from ..core.processes import map_threads
 from .audio import AudioSource, decode, probe
+from .errors import AudioError, UserError, os_reason
+from .folders import kept_file, replace_text
+from .json_text import parse_json
+from .parallel import map_threads
 from .schema import PairDataset
 from .stored_clips import StoredClip
 

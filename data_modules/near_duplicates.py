@@ -27,10 +27,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.errors import AudioError
-from ..core.processes import map_threads
 from .audio import AudioSource, decode
+from .errors import AudioError
 from .measuring import KeptResult, distinct_clips, keep, read_kept
+from .parallel import map_threads
 from .schema import PairDataset
 
 NEAR_IDENTICAL_FILE = "near_identical.json"

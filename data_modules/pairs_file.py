@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..core.errors import DataError, Locate, bad_value, counted, place
-from ..core.files import DataPath, RemotePath, data_path, path_version, replace_file, resolve_inside, resolve_remote
 from .audio import AudioSource
+from .errors import DataError, Locate, bad_value, counted, place
+from .folders import DataPath, RemotePath, data_path, path_version, replace_file, resolve_inside, resolve_remote
 from .parquet import batches, open_parquet, parquet_errors, python_values, read_parquet, write_parquet
 from .ratings import is_name
 from .rows import NAME_COLUMNS, PAIRS_SCHEMA, TAGS, TEXT_COLUMNS, Tags, checked_pairs, hash_order

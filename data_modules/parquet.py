@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..core.errors import DataError, os_reason, place, shown
-from ..core.files import DataPath, RemotePath, replace_file
+from .errors import DataError, os_reason, place, shown
+from .folders import DataPath, RemotePath, replace_file
 from .steps import as_written
 
 PARQUET_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from ..core.errors import DataError, Locate, bad_value, locate_in, place
-from ..core.files import DataPath, resolve_inside
 from .audio import audio_hash
+from .errors import DataError, Locate, bad_value, locate_in, place
+from .folders import DataPath, resolve_inside
 from .ratings import A_NAME, PREFERENCE_COLUMNS, RATING_COLUMNS, SECONDS, Dimension, is_name, is_text
 
 if TYPE_CHECKING:

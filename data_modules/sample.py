@@ -20,13 +20,12 @@ import pandas as pd
 import soundfile
 import torch
 
-from ..core.processes import in_fresh_processes
-from ..core.progress import progress
-from ..core.staging import staged_folder
 from .audio import audio_hash, resample
 from .espeak import ACCENTS, Tone, Voice, speak
+from .parallel import in_fresh_processes, progress
 from .ratings import RATING_COLUMNS
 from .schema import DatasetCard, Dimension, write_dataset
+from .staging import staged_folder
 
 RATE = 16_000
 DIMENSION = Dimension("vocal_empathy", 1.0, 5.0, 1.0)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import AudioError, shown
 from .audio import Clip
+from .errors import AudioError, shown
 
 
 def clip_of(samples: Any, rate: Any) -> Clip:

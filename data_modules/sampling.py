@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from torch.utils.data import Sampler
 
-from ..core.errors import UserError
+from .errors import UserError
 from .schema import Pair
 from .stored_clips import StoredClip
 

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ..core.errors import DataError, first_problem, shown, system_errors
-from ..core.files import CARD_FILE, DataPath, RemotePath, data_path, replace_text
-from ..core.yaml_files import read_yaml
+from .errors import DataError, first_problem, shown, system_errors
+from .folders import CARD_FILE, DataPath, RemotePath, data_path, replace_text
 from .pairs_file import PAIRS_FILE, Pair, Turn, hashed_rows, load_pairs, write_pairs, write_splits
 from .parquet import read_parquet, write_parquet
 from .ratings import SECONDS, Dimension, check_preferences, check_ratings
@@ -35,6 +34,7 @@ from .rows import (
     to_arrow,
     to_row,
 )
+from .yaml_files import read_yaml
 
 if TYPE_CHECKING:
     import pandas as pd  # takes 0.2 s: not for the help of the importers

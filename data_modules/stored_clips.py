@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..core.errors import AudioError, DataError, os_reason, place
-from ..core.files import DataPath
-from ..core.processes import available_cores
+from .errors import AudioError, DataError, os_reason, place
+from .folders import DataPath
+from .parallel import available_cores
 from .parquet import PARQUET_DAMAGE, Tables, has_bytes, open_parquet, python_rows
 
 Steps = tuple[str | int, ...]

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 
-from ..core.errors import DataError, Locate, UserError, bad_value, counted, names_shown, place, shown, system_errors
-from ..core.files import path_version
-from ..core.json_text import unique_object
-from ..core.numerals import as_float, to_number
 from .class_labels import described_columns, name_labels
+from .errors import DataError, Locate, UserError, bad_value, counted, names_shown, place, shown, system_errors
+from .folders import path_version
+from .json_text import unique_object
+from .numerals import as_float, to_number
 from .parquet import parquet_errors, parquet_tables
 from .ratings import A_NAME, LARGEST, Dimension, is_name, is_text
 from .stored_clips import EmbeddingTable

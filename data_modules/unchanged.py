@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 
-from ..core.errors import DataError, counted, names_shown
-from ..core.files import file_hash
-from ..core.processes import map_threads
+from .errors import DataError, counted, names_shown
+from .folders import file_hash
 from .measuring import KeptResult, all_kept, keep
+from .parallel import map_threads
 from .schema import PairDataset
 
 CHECKED_FILE = ".checked-1.json"

@@ -18,8 +18,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from ..core.errors import UserError
-from ..core.progress import progress
+from ..data_modules.errors import UserError
+from ..data_modules.parallel import progress
 from .compare import ranking_report
 from .frame import Frame, Panel, clusters_by
 from .judge_report import judge_report, with_draws

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from rich.table import Table
 
-from ..core.errors import DataError, counted
+from ..data_modules.errors import DataError, counted
 from ..data_modules.schema import Pair, PairDataset
 from .evaluate import scored, shared_dimensions
 from .judges import Judge

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..core.errors import AudioError
-from ..core.processes import map_threads
 from ..data_modules.audio import AudioSource
 from ..data_modules.audio import probe as read_header
+from ..data_modules.errors import AudioError
+from ..data_modules.parallel import map_threads
 from ..data_modules.ratings import Dimension
 from ..data_modules.schema import Pair, PairDataset
 from ..models.three_way import MAX_ERRORS, ThreeWay, beside_one_rater, comparisons, probabilities, quality, verdict_of

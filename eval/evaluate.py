@@ -13,9 +13,9 @@ from typing import Any, Literal, Unpack, get_args
 import numpy as np
 import pandas as pd
 
-from ..core.errors import DataError, UserError, counted, shown
 from ..core.version import __version__
 from ..data_modules.audit import COLUMNS, known_columns, read_column, tag_columns
+from ..data_modules.errors import DataError, UserError, counted, shown
 from ..data_modules.schema import Dimension, Pair, PairDataset
 from .dimension_report import (
     MISSING,

@@ -14,9 +14,9 @@ import numpy as np
 from scipy.ndimage import convolve1d
 
 from ..audio_inputs import Audio, clip
-from ..core.errors import AudioError, UserError, shown
 from ..data_modules import prosody
 from ..data_modules.audio import Clip, decode
+from ..data_modules.errors import AudioError, UserError, shown
 from ..data_modules.ratings import check_situation
 from ..data_modules.schema import Dimension, Pair, Turn
 from ..models.scoring import PairScorer

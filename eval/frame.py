@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..core.errors import DataError, UserError, shown
+from ..data_modules.errors import DataError, UserError, shown
 from ..data_modules.ratings import RatingTable
 from ..data_modules.schema import PairDataset
 from ..data_modules.steps import same_scores

@@ -14,7 +14,7 @@ import pandas as pd
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..core.files import DataPath
+from ..data_modules.folders import DataPath
 from ..data_modules.importers.assemble import SKIPPED_FILE
 from ..data_modules.inspection import Inspection
 from ..data_modules.ratings import Dimension

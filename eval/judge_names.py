@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..core.errors import UserError
+from ..data_modules.errors import UserError
 from ..models.hub import is_judge, require_backbone, require_judge
 
 PROVIDERS = ("openai", "gemini")

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ..core.errors import counted
+from ..data_modules.errors import counted
 from .probes import PROBES
 from .rendering import sentences
 from .statistics.agreement import MIN_ITEMS, Statistic, is_constant, pearson

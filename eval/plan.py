@@ -34,7 +34,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from scipy import stats
 
-from ..core.errors import UserError, counted
+from ..data_modules.errors import UserError, counted
 from .frame import Frame, Panel
 from .pages.charts import INK, STYLE, png
 from .rendering import dollars, filled_table, number, percent, ranged, signed

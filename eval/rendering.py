@@ -24,7 +24,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from ..core.errors import counted
+from ..data_modules.errors import counted
 
 NONE = "—"
 """Stands where there is no number."""

@@ -19,9 +19,9 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from ..core.errors import AudioError, DataError, UserError, counted, names_shown, shown
-from ..core.progress import progress
 from ..data_modules.audio import Clip, is_clipped, load_clip
+from ..data_modules.errors import AudioError, DataError, UserError, counted, names_shown, shown
+from ..data_modules.parallel import progress
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.unchanged import check_unchanged
 from ..models.assessment import Assessment, Reward, reward_of

@@ -12,7 +12,7 @@ from itertools import pairwise
 from rich.table import Table
 from rich.text import Text
 
-from ..core.errors import counted
+from ..data_modules.errors import counted
 from .listening import Listening, listening_sentence
 from .overall import turned
 from .probes import PROBES

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.errors import UserError
-from ..core.staging import check_new, staged_folder
+from ..data_modules.errors import UserError
+from ..data_modules.staging import check_new, staged_folder
 from . import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
 from .backbones.configuration import configuration, difference
 from .calibration import Calibration, from_json

@@ -16,8 +16,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from ..core.errors import AudioError
 from ..data_modules.audio import CLIPPED, resample
+from ..data_modules.errors import AudioError
 from ..data_modules.prosody import HOP, MIN_VOICED, RATE, steady_pitch, track
 
 CautionCode = Literal["short", "no_speech", "unlike_training"]

@@ -23,7 +23,7 @@ from pydantic import ConfigDict, Field
 from scipy.optimize import isotonic_regression, least_squares
 from scipy.special import expit, logit
 
-from ..core.errors import UserError, counted
+from ..data_modules.errors import UserError, counted
 from ..data_modules.schema import Dimension
 from .assessment import Domain, Score
 from .description import STRICT, validated

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
-from ..core.disk_store import DiskStore
-from ..core.errors import AudioError
 from ..data_modules.audio import AudioSource
+from ..data_modules.errors import AudioError
 from .assessment import ClipFacts, clip_facts
+from .disk_store import DiskStore
 from .feature_cache import ClipStates, known_by
 from .judge import EmpathyJudge, EncodedClip
 from .settings import LongClips

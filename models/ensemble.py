@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import UserError
-from ..core.files import file_hash
+from ..data_modules.errors import UserError
+from ..data_modules.folders import file_hash
 from . import JUDGE_FILE
 from .artifact import LoadedJudge, Placement, load_any, read_into, staged, write_description, write_judge
 from .description import MEMBERS

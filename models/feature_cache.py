@@ -19,9 +19,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from ..core.disk_store import DiskStore
-from ..core.errors import UserError
 from ..data_modules.audio import AudioSource, Clip, audio_hash
+from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
 from ..data_modules.stored_clips import StoredClip
 from .backbones.audio_language_model import AudioLanguageModel
@@ -29,6 +28,7 @@ from .backbones.base import Backbone
 from .backbones.configuration import in_json
 from .backbones.inputs import Inputs
 from .backbones.layers import made_by, passing_on
+from .disk_store import DiskStore
 from .judge import EmpathyJudge, EncodedClip, EncodedWindow
 from .lora import part_of
 from .settings import LongClips

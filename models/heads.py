@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, pad, softplus
 
-from ..core.errors import UserError
+from ..data_modules.errors import UserError
 from ..data_modules.schema import Dimension
 from .settings import HeadName
 

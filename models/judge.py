@@ -13,8 +13,8 @@ import torch
 from peft import PeftModel
 from torch import Tensor, nn
 
-from ..core.errors import TextError
 from ..data_modules.audio import AudioSource, decode, resample
+from ..data_modules.errors import TextError
 from ..data_modules.prosody import RATE, voiced_shares
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.errors import AudioError, UserError, counted
-from ..core.files import replace_text
-from ..core.progress import progress
+from ..data_modules.errors import AudioError, UserError, counted
+from ..data_modules.folders import replace_text
+from ..data_modules.parallel import progress
 from ..data_modules.schema import Dimension, Pair, PairDataset
 from ..data_modules.unchanged import check_unchanged
 from . import CALIBRATION_FILE, JUDGE_FILE

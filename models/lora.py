@@ -15,7 +15,7 @@ from peft.tuners.lora import LoraLayer
 from rich.table import Table
 from torch import Tensor, nn
 
-from ..core.errors import UserError
+from ..data_modules.errors import UserError
 from .backbones.base import Backbone
 from .backbones.deferred import check_held, finish, seen_as_float32
 from .settings import LoraSettings, PartName

@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 from huggingface_hub import EvalResult, ModelCardData
 
-from ..core.errors import counted
+from ..data_modules.errors import counted
 from .description import start_in_words
 from .hub import is_hub_name
 

@@ -16,11 +16,11 @@ import torch
 from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
-from ..core.disk_store import DiskStore
 from ..data_modules.schema import Pair
 from .backbones.inputs import Inputs
 from .clip_encoder import KEPT_BYTES, ClipEncoder
 from .closed_form import EXACT, FOLDS, LANDMARKS, WIDTHS, Portion, Solution, fit
+from .disk_store import DiskStore
 from .heads import Head, Prediction, build_head
 from .judge import EmpathyJudge
 from .settings import JudgeSettings

@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..core.disk_store import DiskStore
-from ..core.errors import AudioError, TextError, UserError
-from ..core.processes import find_launch
 from ..data_modules.audio import AudioSource
+from ..data_modules.errors import AudioError, TextError, UserError
+from ..data_modules.parallel import find_launch
 from ..data_modules.ratings import label, same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
 from .artifact import LoadedJudge, Placement, load_any
@@ -24,6 +23,7 @@ from .assessment import Assessment, ClipFacts, Scale, Score, cautions
 from .backbones.packing import WORTHWHILE
 from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
 from .clip_encoder import KEPT_BYTES, ClipEncoder, batches_for
+from .disk_store import DiskStore
 from .heads import Prediction, combine
 from .judge import MOST_WINDOWS, EmpathyJudge, EncodedClip
 from .settings import LongClips, Quantization

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..core.errors import UserError
+from ..data_modules.errors import UserError
 from . import NANO
 
 Attention = Literal["eager", "sdpa", "flash_attention_2"]

@@ -26,7 +26,7 @@ from scipy.optimize import minimize
 from scipy.special import ndtr
 from scipy.stats import beta
 
-from ..core.errors import UserError, shown
+from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import Dimension, Pair, PairDataset
 
 Verdict = Literal["first", "second", "no difference"]

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from ..core.errors import AudioError
+from ..data_modules.errors import AudioError
 from ..data_modules.schema import Pair
 from ..models.assessment import Assessment
 from ..models.clip_encoder import lost_device

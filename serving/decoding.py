@@ -21,8 +21,8 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from ..core.errors import AudioError
 from ..data_modules.audio import Clip, decode, is_clipped, load_clip, probe
+from ..data_modules.errors import AudioError
 
 MAX_CHANNELS = 8
 """Most channels that are accepted; a few kilobytes of Vorbis may claim 255."""

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic.functional_validators import AfterValidator, BeforeValidator
 from starlette.requests import Request
 
-from ..core.numerals import parse_number
+from ..data_modules.numerals import parse_number
 from ..models.calibration import DEFAULT_LEVEL, LEVELS
 from ..models.three_way import MAX_ERRORS
 from .multipart import boundary_of, parts_of

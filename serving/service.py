@@ -18,9 +18,9 @@ import numpy as np
 from fastapi import FastAPI, Request
 
 from ..audio_inputs import make_pair
-from ..core.errors import AudioError, UserError
-from ..core.processes import in_daemon_thread
 from ..data_modules.audio import AudioSource, Clip
+from ..data_modules.errors import AudioError, UserError
+from ..data_modules.parallel import in_daemon_thread
 from ..data_modules.schema import Pair, Turn
 from ..models.assessment import Assessment
 from ..models.calibration import DEFAULT_LEVEL

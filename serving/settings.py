@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from ..core.errors import UserError
 from ..data_modules.audio import MIN_SECONDS
+from ..data_modules.errors import UserError
 
 TOKEN_VARIABLE = "EMPATHY_JUDGE_TOKEN"
 """Environment variable that holds the token."""

@@ -14,7 +14,7 @@ import pytest
 from empathy_judge import Scorer
 from empathy_judge.audio_inputs import make_pair
 from empathy_judge.cli import main
-from empathy_judge.core.errors import AudioError, UserError
+from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.judges.trained import TrainedJudge
 from empathy_judge.models.artifact import load_any

@@ -249,7 +249,7 @@ def test_threads_of_the_demo_do_not_spin_for_long_while_they_wait(given, kept, t
     assert (done.stdout, done.stderr) == (f"{kept} False\n", "")
 
 
-@pytest.mark.parametrize("moment", ["typing", "shlex", "empathy_judge.commands", "empathy_judge.core.processes"])
+@pytest.mark.parametrize("moment", ["typing", "shlex", "empathy_judge.commands", "empathy_judge.data_modules.parallel"])
 def test_ctrl_c_while_the_program_itself_is_imported(moment):
     program = (
         "import signal, sys\n"

@@ -12,8 +12,8 @@ import pytest
 import soundfile
 from empathy_judge import scorer as scorer_module
 from empathy_judge.cli import main
-from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.eval import explain as explaining
 from empathy_judge.eval.explain import explain, noise_floor

@@ -16,9 +16,9 @@ import pytest
 import soundfile
 import torch
 from empathy_judge import Scorer
-from empathy_judge.core.errors import AudioError, UserError
 from empathy_judge.data_modules import audio
 from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.assessment import Assessment
 from empathy_judge.models.judge import EmpathyJudge

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from empathy_judge import PairDataset
 from empathy_judge.cli import main
-from empathy_judge.core.errors import AudioError, DataError, UserError
 from empathy_judge.data_modules.audio import Clip, load_clip
+from empathy_judge.data_modules.errors import AudioError, DataError, UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.eval.results import COLUMNS
 from empathy_judge.eval.stress import ADVERSARIAL_SNR, CHECKS, adversarial, stress, stress_views

@@ -21,14 +21,13 @@ from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins import CheckpointIO
 
-from ..core.errors import ASKED_TO_STOP, UserError, disk_error
-from ..core.files import replace_file
-from ..core.locks import locked
-from ..core.processes import listen, restore
-from ..core.progress import say
-from ..core.written import check_replaceable
-from ..core.yaml_files import read_yaml
+from ..data_modules.errors import ASKED_TO_STOP, UserError, disk_error
+from ..data_modules.folders import replace_file
+from ..data_modules.locks import locked
+from ..data_modules.parallel import listen, restore, say
 from ..data_modules.sampling import Position
+from ..data_modules.written import check_replaceable
+from ..data_modules.yaml_files import read_yaml
 from ..models import CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, LAST
 from ..models.weight_files import damage, read_checkpoint
 from .features import place, signals_received

@@ -22,15 +22,14 @@ import torch
 from rich.table import Table
 from sklearn.model_selection import GroupKFold
 
-from ..core.disk_store import DiskStore
-from ..core.errors import AudioError, UserError, counted
-from ..core.files import replace_file
-from ..core.progress import say
-from ..core.written import write_files
 from ..data_modules.datamodule import RunPairs
+from ..data_modules.errors import AudioError, UserError, counted
+from ..data_modules.folders import replace_file
+from ..data_modules.parallel import say
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.splits import kept_together
 from ..data_modules.unchanged import check_unchanged
+from ..data_modules.written import write_files
 from ..eval.judges import OK
 from ..eval.judges.scores_file import ScoresFile
 from ..eval.statistics.agreement import spearman
@@ -38,6 +37,7 @@ from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE
 from ..models.artifact import load_any, read_settings
 from ..models.closed_form import EXACT, LANDMARKS
+from ..models.disk_store import DiskStore
 from ..models.ensemble import write_ensemble
 from ..models.heads import Prediction
 from ..models.scoring import PairScorer, placed

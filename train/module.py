@@ -21,9 +21,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from ..core.errors import UserError
-from ..core.progress import say
 from ..data_modules.datamodule import SHARES, PairDataModule, RunPairs
+from ..data_modules.errors import UserError
+from ..data_modules.parallel import say
 from ..data_modules.splits import kept_together
 from ..models.artifact import describe
 from ..models.backbones.layers import compile_layers

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..core.errors import UserError
+from ..data_modules.errors import UserError
 from ..data_modules.items import directions
 from ..data_modules.schema import Dimension
 from ..models.backbones.inputs import Movable

@@ -18,9 +18,9 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 from torch import distributed as dist
 
-from ..core.progress import say
 from ..data_modules.datamodule import PairDataModule
 from ..data_modules.items import directions
+from ..data_modules.parallel import say
 from ..data_modules.schema import Pair
 from ..data_modules.splits import kept_together
 from ..models.backbones.inputs import Inputs

@@ -20,20 +20,20 @@ from lightning.pytorch.profilers import PyTorchProfiler
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 
-from ..core.disk_store import DiskStore
-from ..core.errors import UserError, counted, raised_in
-from ..core.files import CARD_FILE, RemotePath
-from ..core.progress import say
-from ..core.written import write_files
 from ..data_modules.audio import AudioSource
 from ..data_modules.datamodule import PairDataModule
+from ..data_modules.errors import UserError, counted, raised_in
+from ..data_modules.folders import CARD_FILE, RemotePath
+from ..data_modules.parallel import say
 from ..data_modules.sampling import Position
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.targets import MAX_STEPS
+from ..data_modules.written import write_files
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, JUDGE_FILE, LAST, hush
 from ..models.assessment import ClipFacts, clip_facts
 from ..models.backbones.layers import recompute_activations
 from ..models.description import parse, start_in_words
+from ..models.disk_store import DiskStore
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
 from ..models.judge_calibration import fit_calibration, store_calibration

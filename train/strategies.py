@@ -23,8 +23,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.export import register_dataclass
 from torch.optim import Optimizer
 
-from ..core.errors import UserError
-from ..core.progress import say
+from ..data_modules.errors import UserError
+from ..data_modules.parallel import say
 from ..models import NANO
 from ..models.backbones.deferred import finish
 from ..models.heads import Prediction

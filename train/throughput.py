@@ -14,7 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.profilers import PassThroughProfiler, Profiler
 from torch import Tensor
 
-from ..core.progress import ProgressBar, duration, say
+from ..data_modules.parallel import ProgressBar, duration, say
 from .collate import Batch
 
 FETCH = "[_TrainingEpochLoop].train_dataloader_next"

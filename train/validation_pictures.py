@@ -13,8 +13,8 @@ from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..core.errors import AudioError, counted
 from ..data_modules.audio import AudioSource, decode
+from ..data_modules.errors import AudioError, counted
 from ..data_modules.schema import Dimension, Pair
 from ..eval.pages.charts import ACCENT, MUTED, PALE, STYLE, pixels, rating_axes, shortened
 from ..eval.statistics.calibration import calibration_curve

@@ -11,7 +11,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ...core.errors import UserError
+from ..errors import UserError
 
 if TYPE_CHECKING:
     from .assemble import Imported

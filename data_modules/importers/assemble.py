@@ -15,14 +15,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ...core.errors import AudioError, DataError, UserError, counted, shown
-from ...core.files import path_version
-from ...core.processes import map_threads
-from ...core.staging import staged_folder
+from ..errors import AudioError, DataError, UserError, counted, shown
+from ..folders import path_version
 from ..pairs_file import PAIRS_FILE, SHARD_FOLDER, SHARD_ROWS, shard_name, write_pairs
+from ..parallel import map_threads
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS
 from ..rows import PAIR_COLUMNS, TAGS, checked_pairs, hash_order, ratings_schema, sorted_tags
 from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, check_annotations, complete_dataset
+from ..staging import staged_folder
 from ..stored_clips import CONTEXT, RESPONSE, EmbeddedClip, StoredClip
 from .clips import CheckedClip, ClipCell, Content, check_clips, read_clip
 

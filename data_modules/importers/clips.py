@@ -11,11 +11,11 @@ from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from ...core.errors import AudioError, DataError, os_reason, shown
-from ...core.files import replace_file, resolve_inside
-from ...core.processes import map_threads
-from ...core.staging import STAGE_NOTES
 from ..audio import decode, probe
+from ..errors import AudioError, DataError, os_reason, shown
+from ..folders import replace_file, resolve_inside
+from ..parallel import map_threads
+from ..staging import STAGE_NOTES
 from ..stored_clips import EmbeddedClip, StoredClip
 from ..tables import TableRow
 

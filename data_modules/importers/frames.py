@@ -17,14 +17,14 @@ import pandas as pd
 import pyarrow as pa
 from scipy.io import wavfile
 
-from ...core.errors import AudioError, DataError, UserError, names_shown, shown
-from ...core.spellings import spelling_hint
 from ..audio import AudioSource, Clip, load_clip, probe
+from ..errors import AudioError, DataError, UserError, names_shown, shown
 from ..pairs_file import Pair
 from ..ratings import SECONDS, Dimension, parse_dimension
 from ..rows import NAME_COLUMNS, TAGS, TEXT_COLUMNS
 from ..samples import clip_of, decoded
 from ..schema import PairDataset
+from ..spellings import spelling_hint
 from ..stored_clips import CONTEXT, RESPONSE, StoredClip
 from ..tables import SourceTable, TableMapping, check_header
 from .assemble import assemble

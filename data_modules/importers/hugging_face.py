@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...core.errors import DataError, UserError, bad_value, shown
-from ...core.files import path_version
 from ..class_labels import name_labels
+from ..errors import DataError, UserError, bad_value, shown
+from ..folders import path_version
 from ..parquet import Tables, parquet_tables
 from ..stored_clips import EmbeddingTable
 from ..tables import SourceTable, read_table

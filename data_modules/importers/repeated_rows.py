@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from ...core.errors import AudioError, DataError, bad_value
+from ..errors import AudioError, DataError, bad_value
 from ..rows import TAG_PREFIX, TAGS
 from ..stored_clips import CONTEXT, RESPONSE, EmbeddedClip
 from ..tables import SourceTable, plain_text

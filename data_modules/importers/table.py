@@ -43,8 +43,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...core.errors import DataError, UserError, counted, shown
-from ...core.numerals import to_number
+from ..errors import DataError, UserError, counted, shown
+from ..numerals import to_number
 from ..ratings import RATING_COLUMNS, SECONDS, check_ratings, parse_dimension
 from ..rows import PAIR_COLUMNS, TAG_PREFIX, TAGS, checked_pairs, context_turns, sorted_tags
 from ..schema import DatasetCard

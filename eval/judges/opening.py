@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...core.errors import UserError
+from ...data_modules.errors import UserError
 from ...data_modules.schema import Pair, PairDataset
 from ...data_modules.unchanged import check_unchanged
 from ...models.scoring import check_scales

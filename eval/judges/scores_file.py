@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from ...core.errors import DataError, names_shown, shown
+from ...data_modules.errors import DataError, names_shown, shown
 from ...data_modules.schema import Pair
 from ...data_modules.tables import read_table
 from ..results import ITEMS_FILE, REPORT_FILE

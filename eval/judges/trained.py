@@ -9,11 +9,11 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 import pandas as pd
 
-from ...core.disk_store import DiskStore
-from ...core.errors import AudioError
-from ...core.progress import progress
+from ...data_modules.errors import AudioError
+from ...data_modules.parallel import progress
 from ...data_modules.schema import Pair
 from ...models.calibration import uncalibrated
+from ...models.disk_store import DiskStore
 from ...models.scoring import PairScorer, load_to_score
 from ...models.settings import Quantization
 from ...models.weight_files import weights_hash

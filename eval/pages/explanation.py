@@ -11,10 +11,10 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from ...audio_inputs import Audio, clip
-from ...core.errors import AudioError
-from ...core.progress import progress
-from ...core.written import write_files
 from ...data_modules.audio import decode
+from ...data_modules.errors import AudioError
+from ...data_modules.parallel import progress
+from ...data_modules.written import write_files
 from ...scorer import Scorer
 from ..dimension_report import judged_rows
 from ..evaluate import Results

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torchaudio import functional
 
-from ...core.errors import AudioError
-from ...core.processes import map_threads
 from ...data_modules.audio import AudioSource, Clip, audio_hash, load_clip
 from ...data_modules.augmentation import augment_clip
+from ...data_modules.errors import AudioError
+from ...data_modules.parallel import map_threads
 from ...data_modules.schema import Pair, Turn
 from ...data_modules.settings import Augmentation
 

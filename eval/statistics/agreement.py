@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from ...core.errors import counted
+from ...data_modules.errors import counted
 from ...data_modules.ratings import MIN_ITEMS
 
 CONSTANT_TOLERANCE = 1e-12

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...core.errors import counted
+from ...data_modules.errors import counted
 from .agreement import CONSTANT_TOLERANCE, MIN_ITEMS, Function, Statistic, kendall, spearman, why_constant
 from .bootstrap import Resamples, complete, with_interval
 from .rank_draws import pair_sums, signs

@@ -22,7 +22,7 @@ from transformers import AutoConfig, HubertModel, Wav2Vec2BertModel, Wav2Vec2Mod
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
-from ...core.errors import UserError
+from ...data_modules.errors import UserError
 from ...data_modules.schema import Pair
 from .base import Backbone, BackbonePart, Checkpoint, Layout
 from .inputs import Clips, Inputs

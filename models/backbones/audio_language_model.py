@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from ...core.errors import TextError, UserError
+from ...data_modules.errors import TextError, UserError
 from ...data_modules.schema import Pair
 from .base import Backbone, BackbonePart, Checkpoint, Layout
 from .inputs import Clips, Inputs, Packed

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...core.errors import TextError, UserError
+from ...data_modules.errors import TextError, UserError
 from ...data_modules.ratings import check_situation
 from ...data_modules.schema import Pair
 from ..settings import Attention, PartName

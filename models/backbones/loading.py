@@ -22,7 +22,7 @@ from transformers import (
     modeling_utils,
 )
 
-from ...core.errors import UserError, raised_in
+from ...data_modules.errors import UserError, raised_in
 from .base import Backbone, Checkpoint
 from .deferred import keeps, own_file, short_dtype
 from .layers import KERNEL

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from ...core.errors import AudioError, UserError, counted
-from ...core.progress import progress
 from ...data_modules.audio import Clip
+from ...data_modules.errors import AudioError, UserError, counted
+from ...data_modules.parallel import progress
 from ...data_modules.schema import Dimension, Pair, PairDataset, Turn
 from ...data_modules.unchanged import check_unchanged
 from ..artifact import LoadedJudge

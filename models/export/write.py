@@ -18,8 +18,8 @@ from peft.tuners.lora import LoraLayer
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ...core.errors import UserError
-from ...core.files import file_hash
+from ...data_modules.errors import UserError
+from ...data_modules.folders import file_hash
 from ..artifact import LoadedJudge, load_any, staged, write_description
 from ..backbones import DEPTH, load_backbone, read_config
 from ..backbones.base import Backbone, Checkpoint, WeightForm

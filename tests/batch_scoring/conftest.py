@@ -16,7 +16,7 @@ from empathy_judge import Scorer
 from empathy_judge.batch_scoring.job import Job, Parts
 from empathy_judge.batch_scoring.run import Engine, Look, score_manifest
 from empathy_judge.batch_scoring.workers import Worker
-from empathy_judge.core.processes import ALONE, Launch
+from empathy_judge.data_modules.parallel import ALONE, Launch
 
 BAD = {
     1: ("cut.wav", "the file is cut off"),

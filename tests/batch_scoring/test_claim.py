@@ -14,8 +14,8 @@ from empathy_judge.batch_scoring.claim import Claim
 from empathy_judge.batch_scoring.job import Job, Parts
 from empathy_judge.batch_scoring.run import score_manifest
 from empathy_judge.batch_scoring.workers import Worker
-from empathy_judge.core import locks
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules import locks
+from empathy_judge.data_modules.errors import UserError
 
 from .conftest import fail, never, read, row, rows_with_bad_ones
 

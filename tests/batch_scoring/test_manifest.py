@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from empathy_judge.batch_scoring import manifest
 from empathy_judge.batch_scoring.manifest import Manifest, RowReader, row_id
-from empathy_judge.core.errors import AudioError, DataError
+from empathy_judge.data_modules.errors import AudioError, DataError
 from empathy_judge.data_modules.schema import Pair
 
 from .conftest import row

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 from empathy_judge.batch_scoring.job import Job, Parts
-from empathy_judge.core.errors import ASKED_TO_STOP
+from empathy_judge.data_modules.errors import ASKED_TO_STOP
 
 from ..conftest import until
 from .conftest import read, row

@@ -14,8 +14,8 @@ import soundfile
 from empathy_judge.batch_scoring.job import Parts
 from empathy_judge.batch_scoring.run import score_manifest
 from empathy_judge.batch_scoring.workers import Worker
-from empathy_judge.core.errors import UserError
-from empathy_judge.core.processes import Launch
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.parallel import Launch
 
 from .conftest import BAD, Killed, fail, never, read, row, rows_with_bad_ones
 

@@ -12,7 +12,7 @@ import pytest
 from datasets import Audio, Dataset
 from empathy_judge import score_table
 from empathy_judge.batch_scoring.scores import print_scores
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules.errors import UserError
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from empathy_judge.batch_scoring.job import Job, Parts
 from empathy_judge.batch_scoring.run import score_manifest
 from empathy_judge.batch_scoring.workers import Tries, Worker, _work, worker_devices
-from empathy_judge.core.errors import ASKED_TO_STOP, UserError
-from empathy_judge.core.processes import Launch, find_launch
+from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
+from empathy_judge.data_modules.parallel import Launch, find_launch
 from empathy_judge.data_modules.schema import Pair
 
 from .conftest import Killed, never, read, row, rows_with_bad_ones

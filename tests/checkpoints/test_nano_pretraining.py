@@ -26,7 +26,7 @@ from empathy_judge.checkpoints.nano.make.corpus import (
 )
 from empathy_judge.checkpoints.nano.make.pretrain import pretrain
 from empathy_judge.checkpoints.nano.make.questions import CLOSED, OPEN, Delivery
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.functionals import DELIVERY
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint

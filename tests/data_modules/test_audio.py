@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from empathy_judge.core.errors import AudioError
 from empathy_judge.data_modules.audio import (
     AudioInfo,
     Clip,
@@ -21,6 +20,7 @@ from empathy_judge.data_modules.audio import (
     probe,
     resample,
 )
+from empathy_judge.data_modules.errors import AudioError
 
 from ..conftest import encoded
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from empathy_judge.core.errors import DataError
+from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.ratings import Dimension, parse_dimension
 
 from .builders import EMPATHY

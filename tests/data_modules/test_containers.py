@@ -9,9 +9,9 @@ import wave
 import numpy as np
 import pytest
 import soundfile
-from empathy_judge.core.errors import AudioError
 from empathy_judge.data_modules import containers
 from empathy_judge.data_modules.audio import Clip, decode, load_clip, probe
+from empathy_judge.data_modules.errors import AudioError
 
 COUNT = 24_000
 RATE = 24_000

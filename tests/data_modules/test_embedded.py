@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import soundfile
-from empathy_judge.core.errors import AudioError
 from empathy_judge.data_modules import stored_clips
 from empathy_judge.data_modules.audio import audio_hash
+from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.importers import hugging_face, table
 from empathy_judge.data_modules.importers.assemble import Imported, assemble
 from empathy_judge.data_modules.schema import PairDataset

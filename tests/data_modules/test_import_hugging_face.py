@@ -10,8 +10,8 @@ import datasets
 import numpy as np
 import pytest
 import soundfile
-from empathy_judge.core.errors import DataError, UserError
 from empathy_judge.data_modules.audio import audio_hash
+from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.importers import hugging_face
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset

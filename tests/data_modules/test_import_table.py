@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 import soundfile
 from empathy_judge.cli import main
-from empathy_judge.core.errors import UserError, shown
 from empathy_judge.data_modules import importers
+from empathy_judge.data_modules.errors import UserError, shown
 from empathy_judge.data_modules.ratings import Dimension
 
 from .builders import EMPATHY, Source, reasons, scores

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from empathy_judge.core.errors import AudioError, DataError
-from empathy_judge.core.processes import map_threads
 from empathy_judge.data_modules import measuring, pairs_file, stored_clips
 from empathy_judge.data_modules.audio import audio_hash, decode, probe
+from empathy_judge.data_modules.errors import AudioError, DataError
 from empathy_judge.data_modules.inspection import inspect_dataset
+from empathy_judge.data_modules.parallel import map_threads
 from empathy_judge.data_modules.rows import PAIRS_SCHEMA
 from empathy_judge.data_modules.sampling import row_groups
 from empathy_judge.data_modules.schema import Pair, PairDataset, write_splits

@@ -16,16 +16,16 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from empathy_judge.core import files as folders
-from empathy_judge.core.errors import DataError
-from empathy_judge.core.files import resolve_inside
-from empathy_judge.core.staging import staged_folder
-from empathy_judge.core.yaml_files import read_yaml
+from empathy_judge.data_modules import folders
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.folders import resolve_inside
 from empathy_judge.data_modules.inspection import inspect_dataset
 from empathy_judge.data_modules.parquet import open_parquet
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
 from empathy_judge.data_modules.splits import split_dataset
+from empathy_judge.data_modules.staging import staged_folder
 from empathy_judge.data_modules.tables import read_table
+from empathy_judge.data_modules.yaml_files import read_yaml
 
 MEMORY = 400 << 20
 

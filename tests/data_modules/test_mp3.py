@@ -13,9 +13,9 @@ import struct
 import numpy as np
 import pytest
 import soundfile
-from empathy_judge.core.errors import AudioError
 from empathy_judge.data_modules.audio import load_clip, probe
 from empathy_judge.data_modules.encodings import _mp3_frames, whole_mp3
+from empathy_judge.data_modules.errors import AudioError
 
 from ..conftest import encoded
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from empathy_judge.core.errors import AudioError
+from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.samples import decoded
 
 from ..decoders import RATE, Cell, Decoder

@@ -10,11 +10,10 @@ from typing import Any
 
 import fsspec
 import pytest
-from empathy_judge.core import files as folders
-from empathy_judge.core.errors import AudioError, DataError
-from empathy_judge.core.files import RemotePath, data_path
-from empathy_judge.data_modules import measuring
+from empathy_judge.data_modules import folders, measuring
 from empathy_judge.data_modules.audio import audio_hash, decode, probe
+from empathy_judge.data_modules.errors import AudioError, DataError
+from empathy_judge.data_modules.folders import RemotePath, data_path
 from empathy_judge.data_modules.inspection import inspect_dataset
 from empathy_judge.data_modules.schema import PairDataset, write_splits
 from empathy_judge.data_modules.splits import split_dataset

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.datamodule import PairDataModule
+from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.items import RatedPairs
 from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules import unchanged
+from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.unchanged import CHECKED_FILE, check_unchanged

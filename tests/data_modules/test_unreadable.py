@@ -8,8 +8,8 @@ import struct
 import numpy as np
 import pytest
 import soundfile
-from empathy_judge.core.errors import AudioError
 from empathy_judge.data_modules.audio import load_clip
+from empathy_judge.data_modules.errors import AudioError
 
 from ..conftest import encoded
 

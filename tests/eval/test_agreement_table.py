@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.commands import tell
-from empathy_judge.core.errors import DataError, UserError
+from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.eval import rendering
 from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.frame import Frame, read_frame

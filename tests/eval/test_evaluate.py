@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.core.errors import DataError, UserError
+from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval.compare import compare
 from empathy_judge.eval.evaluate import clusters_of

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.batch_scoring.scores import Column, row_columns, write_scores
-from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.ratings import is_name
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval.judges import SCORE_COLUMNS, check_score_table, score_table

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from empathy_judge import PairDataset, Scorer, compare, evaluate
 from empathy_judge.cli import main
-from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.eval.judges.trained import TrainedJudge
 
 from .conftest import HOSTILE

@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 import torch
 from accelerate import cpu_offload
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models import judge as judge_module
 from empathy_judge.models.artifact import Placement, load_any, save_judge
 from empathy_judge.models.assessment import Domain

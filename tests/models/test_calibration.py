@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.models.artifact import load_any, save_judge
 from empathy_judge.models.assessment import Domain

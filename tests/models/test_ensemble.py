@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from empathy_judge.cli import main
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.models.artifact import LoadedJudge, load_any, save_judge
 from empathy_judge.models.ensemble import _merged, write_ensemble

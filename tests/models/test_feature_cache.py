@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from empathy_judge.core.disk_store import DiskStore
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.artifact import load_any
+from empathy_judge.models.disk_store import DiskStore
 from empathy_judge.models.export.check import rated_set
 from empathy_judge.models.export.write import write_whole
 from empathy_judge.models.feature_cache import ClipStates, PairStates

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from empathy_judge.core.disk_store import DiskStore
 from empathy_judge.data_modules.functionals import DELIVERY, FUNCTIONALS, delivery
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.artifact import load_any
+from empathy_judge.models.disk_store import DiskStore
 from empathy_judge.models.head_input import HeadInput, build_pooling
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.settings import BuiltHeadInput, HeadInputSettings, LoraSettings, PoolingName

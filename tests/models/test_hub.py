@@ -17,7 +17,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 from empathy_judge.cli import main
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models import hub as module
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 import torch
-from empathy_judge.core.errors import AudioError
 from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.settings import LoraSettings

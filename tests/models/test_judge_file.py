@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models import artifact, judge
 from empathy_judge.models.assessment import Domain

@@ -8,11 +8,11 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from empathy_judge.core.disk_store import DiskStore
-from empathy_judge.core.errors import AudioError
 from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.artifact import load_any
+from empathy_judge.models.disk_store import DiskStore
 from empathy_judge.models.model_card import render_card
 from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.settings import LoraSettings

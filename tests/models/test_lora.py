@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 import torch
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.artifact import Placement, load_any
 from empathy_judge.models.backbones import load_backbone, loading

@@ -13,7 +13,7 @@ import soundfile
 import torch
 from empathy_judge import PairDataset, Scorer, dataset_from_frames
 from empathy_judge.cli import main
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.artifact import load_any
 from empathy_judge.models.assessment import ClipFacts, Scale, Score
 from empathy_judge.models.calibration import from_json, preference, to_json

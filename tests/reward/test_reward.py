@@ -17,8 +17,8 @@ import pandas as pd
 import pytest
 import soundfile
 from empathy_judge.cli import main
-from empathy_judge.core.errors import AudioError, UserError
 from empathy_judge.data_modules.audio import Clip, is_clipped
+from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.models.assessment import Assessment, Caution, Reward, Scale, Score
 from empathy_judge.models.assessment import reward_of as worth
 from empathy_judge.reward import EmpathyReward

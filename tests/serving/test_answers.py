@@ -9,7 +9,7 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.models.assessment import Caution
 from empathy_judge.scorer import Scorer

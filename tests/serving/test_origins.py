@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.serving.settings import read_settings
 
 from ..conftest import failed

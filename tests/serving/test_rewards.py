@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from empathy_judge import EmpathyReward
-from empathy_judge.core.errors import AudioError
+from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.models.assessment import Caution
 from empathy_judge.scorer import Scorer

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.serving.settings import TOKEN_VARIABLE, listen, read_settings
 
 from ..conftest import failed

@@ -16,8 +16,8 @@ import pytest
 import torch
 import yaml
 from empathy_judge.cli import main
-from empathy_judge.core import locks
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules import locks
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset, write_dataset
 from empathy_judge.data_modules.settings import DataSettings
 from empathy_judge.eval.statistics.agreement import spearman

@@ -16,8 +16,8 @@ import pytest
 import torch
 from empathy_judge import Scorer
 from empathy_judge.cli import main
-from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules import pairs_file
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.rows import hash_order, to_row
 from empathy_judge.data_modules.schema import Dimension, PairDataset, complete_dataset, write_dataset, write_splits
 from empathy_judge.data_modules.splits import split_dataset

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from empathy_judge.cli import main
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.pairs_file import hashed_rows
 from empathy_judge.data_modules.schema import PairDataset, complete_dataset
 from empathy_judge.models.artifact import load_any

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 import pytest
-from empathy_judge.core.errors import ASKED_TO_STOP
+from empathy_judge.data_modules.errors import ASKED_TO_STOP
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.tools.kills.endings import differing
 from empathy_judge.train.checkpointing import find_resumable

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.recipe import Recipe, RecipeParser

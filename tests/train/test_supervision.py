@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 import soundfile
 import torch
-from empathy_judge.core.errors import DataError, UserError
 from empathy_judge.data_modules.datamodule import PairDataModule
+from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.items import counterfactuals, human_comparisons
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
 from empathy_judge.data_modules.settings import DataSettings

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from empathy_judge.core import progress
+from empathy_judge.data_modules import parallel
 from empathy_judge.train import throughput
 from empathy_judge.train.collate import Collate
 from empathy_judge.train.module import JudgeModule
@@ -63,13 +63,13 @@ def test_a_run_counts_its_pairs_tokens_and_padding(seen, train_arguments, tmp_pa
 
 
 def test_a_log_says_how_far_training_is(train_arguments, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(parallel, "LINE_SECONDS", 0.0)
     words = train_arguments(tmp_path / "run", trainer__max_epochs=2, trainer__accumulate_grad_batches=2)
     train(words)
     lines = capsys.readouterr().err.splitlines()
     steps = [line for line in lines if line.startswith("training: ")]
     assert [line.split(",")[0] for line in steps] == [f"training: {done} of 4" for done in (0, 1, 2, 2, 3, 4)]
-    assert steps[0].endswith("time left unknown, epoch 1")
+    assert steps[0].endswith("no telling when it ends, epoch 1")
     assert steps[-1].endswith("0 s left, epoch 2")
     assert sum(line.startswith("validation: ") for line in lines) >= 2
     train([*words, "--run", str(tmp_path / "quiet"), "--trainer.enable_progress_bar", "false"])

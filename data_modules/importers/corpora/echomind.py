@@ -28,7 +28,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from ....core.errors import DataError, shown
+from ...errors import DataError, shown
 from ...ratings import Dimension
 from ...schema import DatasetCard
 from ...tables import plain_text, read_records, text_of

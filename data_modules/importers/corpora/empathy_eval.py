@@ -34,9 +34,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from ....core.errors import AudioError, DataError, UserError, counted, shown
-from ....core.processes import map_threads
 from ...audio import decode, probe
+from ...errors import AudioError, DataError, UserError, counted, shown
+from ...parallel import map_threads
 from ...ratings import Dimension
 from ...schema import DatasetCard
 from ...tables import read_records, text_of

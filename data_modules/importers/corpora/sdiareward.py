@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ....core.errors import DataError, bad_value, counted
+from ...errors import DataError, bad_value, counted
 from ...ratings import Dimension
 from ...schema import DatasetCard
 from ...tables import TableRow

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ....core.errors import DataError, counted, shown
+from ...errors import DataError, counted, shown
 from ...tables import TableRow
 from ..assemble import Imported
 from ..clips import AudioFolder

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ....core.errors import AudioError, DataError, bad_value, shown
+from ...errors import AudioError, DataError, bad_value, shown
 from ...tables import TableRow, plain_text
 from ..assemble import Imported
 from ..clips import AudioFolder

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from ....core.errors import DataError, bad_value
+from ...errors import DataError, bad_value
 from ...tables import TableRow
 from ..assemble import Imported
 from ..clips import AudioFolder

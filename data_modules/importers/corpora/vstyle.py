@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ....core.errors import DataError, counted
+from ...errors import DataError, counted
 from ...tables import TableRow, read_records
 from ..assemble import Imported
 from ..collector import Collector, source_files

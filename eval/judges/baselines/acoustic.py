@@ -16,10 +16,10 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 
-from ....core.errors import AudioError, UserError
-from ....core.processes import map_threads
 from ....data_modules.audio import AudioSource, Clip, decode
+from ....data_modules.errors import AudioError, UserError
 from ....data_modules.functionals import FUNCTIONALS, functionals
+from ....data_modules.parallel import map_threads
 from ....data_modules.prosody import RATE
 from ....data_modules.schema import Dimension, Pair, PairDataset
 from .. import OK, score_table

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from sklearn.model_selection import GroupKFold
 
-from ....core.disk_store import DiskStore
-from ....core.errors import DataError, UserError
+from ....data_modules.errors import DataError, UserError
 from ....data_modules.schema import PairDataset
 from ....data_modules.splits import kept_together
 from ....data_modules.unchanged import check_unchanged
 from ....models.artifact import describe, read_settings
 from ....models.closed_form import EXACT, FOLDS, Portion, fit
 from ....models.description import Provenance
+from ....models.disk_store import DiskStore
 from ....models.hub import is_judge
 from ....models.judge import EmpathyJudge
 from ....models.probe import ClipReader, Probe, Rated, compare_as, head_at, shuffled, standardise, without_adapters

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from ....core.errors import UserError
+from ....data_modules.errors import UserError
 from .provider import Provider, Reply
 from .questions import Question
 

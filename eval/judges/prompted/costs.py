@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from ....core.errors import UserError, counted
+from ....data_modules.errors import UserError, counted
 from .budget import RequestPlan
 from .judges import PromptedJudge
 from .settings import AS_OF

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, TypeVar
 
 import pydantic_core
 
-from ....core.errors import UserError, shown
-from ....core.numerals import parse_number
+from ....data_modules.errors import UserError, shown
+from ....data_modules.numerals import parse_number
 from .questions import Question
 from .server_errors import error_in, page_in_words, status_in
 from .settings import AnswerMode, PromptedSettings, server_address

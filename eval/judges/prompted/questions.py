@@ -17,8 +17,8 @@ import numpy as np
 import soundfile
 import yaml
 
-from ....core.errors import UserError, shown
 from ....data_modules.audio import AudioSource, decode, probe
+from ....data_modules.errors import UserError, shown
 from ....data_modules.ratings import LABELS, Dimension
 from ....data_modules.schema import Pair
 from ....data_modules.steps import STEP_TOLERANCE

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ....core.errors import ASKED_TO_STOP, AudioError, UserError
-from ....core.processes import in_daemon_thread, listen, restore
-from ....core.progress import ProgressBar
+from ....data_modules.errors import ASKED_TO_STOP, AudioError, UserError
+from ....data_modules.parallel import ProgressBar, in_daemon_thread, listen, restore
 from .budget import Budget, RequestPlan
 from .cache import AnswerCache, CachedAnswer, cache_key
 from .provider import ANSWERED, CUT_OFF, REFUSED, Provider, Reply, RequestError

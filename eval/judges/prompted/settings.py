@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
-from ....core.errors import UserError, shown
-from ....core.numerals import is_plain, parse_number
+from ....data_modules.errors import UserError, shown
+from ....data_modules.numerals import is_plain, parse_number
 
 RubricName = Literal["vocal", "attunement", "support", "plain"]
 AnswerMode = Literal["schema", "function", "text", "logprobs"]

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.models.backbones.layers import passing_on
 from empathy_judge.models.export.write import write_backbone

@@ -10,8 +10,8 @@ from unittest import mock
 
 import pytest
 import torch
-from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models import judge as judge_module
 from empathy_judge.models.backbones import layers, packing

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.models.export.check import COUNT, Bounds, CheckSet, compare, synthetic_pairs
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from empathy_judge.core.files import file_hash
+from empathy_judge.data_modules.folders import file_hash
 from empathy_judge.models.artifact import Placement, load_any
 from safetensors.torch import load_file, save_file
 

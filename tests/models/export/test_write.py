@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from empathy_judge.core.errors import AudioError, UserError
+from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.models.artifact import Placement, load_any, save_judge
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint

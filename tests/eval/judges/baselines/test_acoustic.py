@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.audio import Clip
+from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.functionals import FUNCTIONALS, functionals
 from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset, Turn
 from empathy_judge.eval.judges import OK, check_score_table

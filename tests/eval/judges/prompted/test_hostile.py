@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.eval.judges import OK
 
 from .conftest import GOOD, OPENAI_PRICE, RUNNER

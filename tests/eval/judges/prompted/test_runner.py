@@ -24,7 +24,7 @@ import httpx
 import pandas as pd
 import pytest
 from empathy_judge.cli import main
-from empathy_judge.core.errors import UserError
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.cache import AnswerCache

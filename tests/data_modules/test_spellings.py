@@ -5,10 +5,10 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
-from empathy_judge.core.errors import AudioError
-from empathy_judge.core.spellings import spelling_hint
 from empathy_judge.data_modules.audio import load_clip
+from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.importers.clips import find_clip
+from empathy_judge.data_modules.spellings import spelling_hint
 
 NFC, NFD = (unicodedata.normalize(form, "clips/für.wav") for form in ("NFC", "NFD"))
 

@@ -10,9 +10,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from empathy_judge.core.errors import UserError
-from empathy_judge.core.staging import staged_folder
-from empathy_judge.core.written import FILES, RECORDS, changing, check_replaceable, making, write_files, writing
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.staging import staged_folder
+from empathy_judge.data_modules.written import (
+    FILES,
+    RECORDS,
+    changing,
+    check_replaceable,
+    making,
+    write_files,
+    writing,
+)
 
 OWN = {"making": making, "changing": changing}
 ADVICE = "; expected another place, or that this file is moved away"
@@ -129,7 +137,7 @@ def test_after_a_kill_between_record_and_file_either_is_known(tmp_path, monkeypa
 HOLD = """
 import sys
 from pathlib import Path
-from empathy_judge.core.written import writing
+from empathy_judge.data_modules.written import writing
 with writing(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]):
     print(flush=True)
     sys.stdin.read()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from .errors import UserError
-from .progress import say
+from .parallel import say
 
 _HELD = (errno.EAGAIN, errno.EACCES)
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)

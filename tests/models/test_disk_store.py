@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from empathy_judge.core import disk_store
-from empathy_judge.core.disk_store import DiskStore
+from empathy_judge.models import disk_store
+from empathy_judge.models.disk_store import DiskStore
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 

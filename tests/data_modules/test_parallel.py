@@ -1,19 +1,24 @@
-"""How far work is: a bar in a terminal, a line now and then in a log, nothing where it is not asked for."""
+"""How far work is: a bar in a terminal, a line now and then in a log, nothing where it is not asked for; and processes
+whose parent is killed."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
-from empathy_judge.core import progress as module
-from empathy_judge.core.progress import ProgressBar, duration, progress, say
+from empathy_judge.data_modules import parallel
+from empathy_judge.data_modules.parallel import ProgressBar, progress, say
 
 
 @pytest.fixture
 def clock(monkeypatch) -> Callable[[float], None]:
     """Lets seconds pass."""
     now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(parallel.time, "monotonic", lambda: now[0])
 
     def wait(seconds: float) -> None:
         now[0] += seconds
@@ -40,7 +45,7 @@ def test_what_was_done_before_does_not_count_for_the_rate(clock, capsys):
     clock(29)
     bar.update(12_000)
     assert capsys.readouterr().err.splitlines() == [
-        "scoring: 10,000 of 20,000, 0.0 per second, time left unknown",
+        "scoring: 10,000 of 20,000, 0.0 per second, no telling when it ends",
         "scoring: 11,000 of 20,000, 10.0 per second, 15 min left, 3 without scores",
     ]
 
@@ -75,4 +80,40 @@ def test_what_is_said_names_files_as_they_are(capsys):
     ("seconds", "words"), [(0, "0 s"), (89, "89 s"), (91, "2 min"), (7_000, "117 min"), (7_500, "2 h 5 min")]
 )
 def test_durations(seconds, words):
-    assert duration(seconds) == words
+    assert parallel.duration(seconds) == words
+
+
+PROGRAM = """
+import multiprocessing, os, signal, time
+from empathy_judge.data_modules.parallel import end_with_parent
+
+def work(started):
+    end_with_parent()
+    started.set()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(METHOD)
+    started = context.Event()
+    context.Process(target=work, args=(started,)).start()
+    started.wait()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_process_ends_where_the_one_that_started_it_is_killed(method, tmp_path):
+    """It has the pipe to this test open: reading would wait for it."""
+    (tmp_path / "program.py").write_text(PROGRAM.replace("METHOD", repr(method)))
+    killed = subprocess.run([sys.executable, str(tmp_path / "program.py")], capture_output=True, timeout=60)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not allot cores to processes")
+def test_cores_are_those_that_a_scheduler_allots():
+    program = (
+        "import os; from empathy_judge.data_modules.parallel import available_cores; before = available_cores(); "
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); print(before, available_cores())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == [str(len(os.sched_getaffinity(0))), "1"]

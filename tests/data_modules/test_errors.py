@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from empathy_judge.core.errors import (
+from empathy_judge.data_modules.audio import load_clip
+from empathy_judge.data_modules.errors import (
     MAX_MESSAGE_CHARACTERS,
     MAX_SHOWN_CHARACTERS,
     UserError,
@@ -16,7 +17,6 @@ from empathy_judge.core.errors import (
     counted,
     shown,
 )
-from empathy_judge.data_modules.audio import load_clip
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.tables import parse_mapping
 

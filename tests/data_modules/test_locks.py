@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
-from empathy_judge.core import locks
+from empathy_judge.data_modules import locks
 
 
 def test_a_file_system_without_locks_is_no_obstacle(tmp_path, monkeypatch, capsys):

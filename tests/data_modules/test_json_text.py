@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from empathy_judge.core.json_text import parse_json
+from empathy_judge.data_modules.json_text import parse_json
 
 
 @pytest.mark.parametrize("text", ['{"a": [1, 2.5, -0.0, true, null, "x"], "b": {"a": {}}}', b"[]", "1e308", '"NaN"'])

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from .errors import DataError, system_errors
-from .files import DataPath
+from .folders import DataPath
 from .numerals import is_plain
 
 MAX_YAML_VALUES = 1_000_000

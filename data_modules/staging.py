@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from .errors import DataError, system_errors
-from .files import CARD_FILE, replace_text
+from .folders import CARD_FILE, replace_text
 
 STAGE_NOTES = ".unfinished"
 """Folder in a staged folder: its key, its lock, and what a resumed call needs to know."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from empathy_judge.core.errors import DataError
-from empathy_judge.core.yaml_files import check_yaml, read_yaml
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.yaml_files import check_yaml, read_yaml
 
 
 @pytest.mark.parametrize("text", ["012", "-012", "1:30", "1:30.5", "1_0", "1_0.5", "0x1F", "0b11", "00"])

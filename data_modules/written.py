@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from .errors import UserError, system_errors
-from .files import file_hash, replace_text
+from .folders import file_hash, replace_text
 from .locks import locked
 from .staging import check_new, command_lock
 

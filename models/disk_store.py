@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from .errors import UserError, os_reason
-from .progress import say
+from ..data_modules.errors import UserError, os_reason
+from ..data_modules.parallel import say
 
 GIGABYTES = 100.0
 """Most that a folder takes by default."""

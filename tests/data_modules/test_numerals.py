@@ -10,8 +10,8 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.core.errors import DataError
-from empathy_judge.core.numerals import as_float, parse_number, parse_whole, to_number
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.numerals import as_float, parse_number, parse_whole, to_number
 from empathy_judge.eval.frame import read_frame
 from empathy_judge.eval.judges.scores_file import ScoresFile
 
