@@ -14,14 +14,14 @@ import numpy as np
 import torch
 
 from ..data_modules.audio import AudioSource
-from ..data_modules.errors import AudioError, TextError, UserError
+from ..data_modules.errors import AudioError, TextError, UserError, shown
 from ..data_modules.parallel import find_launch
 from ..data_modules.ratings import label, same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
 from .artifact import LoadedJudge, Placement, load_any
 from .assessment import Assessment, ClipFacts, Scale, Score, cautions
 from .backbones.packing import WORTHWHILE
-from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
+from .calibration import DEFAULT_LEVEL, LEVELS, Calibration, uncalibrated
 from .clip_encoder import KEPT_BYTES, ClipEncoder, batches_for
 from .disk_store import DiskStore
 from .heads import Prediction, combine
@@ -49,6 +49,14 @@ class PairScorer:
     """Runs a judge, or all members of an ensemble, over pairs; calls from several threads take turns.
 
     Each clip is encoded once (`ClipEncoder`), and what pairs begin with once (`backbones.packing`).
+
+    Attributes:
+        judge: The judge, on its device.
+        dimensions: What it scores and on which scale.
+        batch_size: Most pairs per forward pass.
+        calibration: What is known of its errors; None = nothing.
+        windows: Whether clips that are longer than the backbone hears are heard in windows.
+        long_clips: The same as a policy (`JudgeSettings.long_clips`).
     """
 
     def __init__(
@@ -76,27 +84,30 @@ class PairScorer:
             windows: Whether clips above the maximum audio length are heard in windows (`JudgeSettings.long_clips`);
                 False = they are refused.
         """
-        self.judge = judge
+        self.judge, self.dimensions = judge, judge.dimensions
         self.batch_size = batch_size
         self.calibration = calibration
         self._in_points = in_points
+        self.windows = windows
         self.long_clips: LongClips = "window" if windows else "refuse"
         self._encoder = ClipEncoder(judge, batch_size, store, measures, kept_bytes, self.long_clips)
         self._batches = batches_for(judge, batch_size, judge.backbone.audio_tokens(judge.backbone.sampling_rate))
         self._turn = threading.Lock()
 
-    def assess(
+    def assess_pairs(
         self, pairs: Iterable[Pair | AudioError], level: float = DEFAULT_LEVEL
     ) -> Iterator[Assessment | AudioError]:
         """What the judge says of each pair, in order, in rating points, with intervals of this level (one of
         `calibration.LEVELS`).
 
-        Pairs are taken a few batches at a time. One whose audio cannot be used gets the error instead; the others are
-        not affected. An error in place of a pair comes out as it is.
+        Pairs are taken from the iterable a few batches at a time, so that it may be endless. One whose audio cannot be
+        used gets the error instead; the others are not affected. An error in place of a pair comes out as it is.
 
         Raises:
             UserError: If there are no intervals of that level.
         """
+        if level not in LEVELS:
+            raise UserError(f"level {shown(level)}; expected {', '.join(map(str, LEVELS))}")
         return map(functools.partial(self._assessment, level=level), self.run(pairs))
 
     def predict(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Prediction | AudioError]]:
@@ -179,7 +190,7 @@ class PairScorer:
     def _assessment(self, heard: Heard, level: float) -> Assessment | AudioError:
         if isinstance(heard.outcome, AudioError):
             return heard.outcome
-        score, dimensions = heard.outcome.score.numpy(), self.judge.dimensions
+        score, dimensions = heard.outcome.score.numpy(), self.dimensions
         for dimension, points in zip(dimensions, score.tolist(), strict=True):
             if not math.isfinite(points):
                 reason = f"{dimension.name}: the judge's score is {points}; expected a finite number"
