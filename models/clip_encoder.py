@@ -14,7 +14,7 @@ from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from ..data_modules.audio import AudioSource
 from ..data_modules.errors import AudioError
-from .assessment import ClipFacts, clip_facts
+from ..data_modules.prosody import ClipFacts, clip_facts
 from .disk_store import DiskStore
 from .feature_cache import ClipStates, known_by
 from .judge import EmpathyJudge, EncodedClip
@@ -64,7 +64,7 @@ class ClipEncoder:
         self._states: OrderedDict[Hashable, EncodedClip] = OrderedDict()
         self._bytes = 0
         self._facts: OrderedDict[Hashable, ClipFacts] = OrderedDict()
-        self._store = None if store is None or judge.settings.lora.trains_tower else ClipStates(judge, store)
+        self._store = None if store is None or judge.trains_tower else ClipStates(judge, store)
         self._batches = batches_for(judge, batch_size, judge.backbone.sampling_rate)
 
     def encode(self, clips: Iterable[AudioSource], member: int | None) -> Encoded:
@@ -157,7 +157,13 @@ class AutoBatch:
         """
         start = 0
         while start < len(lengths):
-            count = self._fitting(lengths[start:], padded)
+            count, longest, used = 1, lengths[start], lengths[start]
+            for length in lengths[start + 1 : start + self._size]:
+                longest, used = max(longest, length), used + length
+                size = (count + 1) * longest if padded else used
+                if size > min(self._most, max(_PADDED * used, used + self._free)):
+                    break
+                count += 1
             batch = ItemBatch(slice(start, start + count))
             yield batch
             if not batch.ran_out or count == 1:
@@ -167,16 +173,6 @@ class AutoBatch:
                 if count > 1:
                     items = lengths[start : start + count]
                     self._most = (count * max(items) if padded else sum(items)) / 2
-
-    def _fitting(self, lengths: Sequence[int], padded: bool) -> int:
-        count, longest, used = 1, lengths[0], lengths[0]
-        while count < min(self._size, len(lengths)):
-            longest, used = max(longest, lengths[count]), used + lengths[count]
-            size = (count + 1) * longest if padded else used
-            if size > min(self._most, max(_PADDED * used, used + self._free)):
-                break
-            count += 1
-        return count
 
 
 def batches_for(judge: EmpathyJudge, size: int, per_second: float) -> AutoBatch:
@@ -194,11 +190,11 @@ class ItemBatch:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        self.ran_out = ran_out_of_memory(error)
+        self.ran_out = error is not None and ran_out_of_memory(error)
         return self.ran_out
 
 
-def ran_out_of_memory(error: BaseException | None) -> bool:
+def ran_out_of_memory(error: BaseException) -> bool:
     """Whether a computation failed for lack of memory, on any device."""
     return isinstance(error, RuntimeError | MemoryError) and (
         isinstance(error, MemoryError | torch.OutOfMemoryError)

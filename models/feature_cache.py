@@ -156,6 +156,7 @@ class PairStates:
         """Hash of the question about a pair."""
         key = pair.situation, tuple(turn.role for turn in pair.context)
         if key not in self._texts:
+            self._backbone.check_situation(pair.situation)
             counts = [[1] * (len(pair.context) + 1)]
             ids, _, _ = self._judge.ask([pair], counts)
             self._texts[key] = _hash(str(ids.tolist()))

@@ -84,7 +84,7 @@ class WhisperTowerModel(AudioLanguageModel):
         else:
             real = padding_mask(lengths, states.shape[1], states.device)
             mask = create_bidirectional_mask(config=tower.config, inputs_embeds=states, attention_mask=real)
-        with watching(heard, tower.layers, clips.by_clip(lengths)):
+        with watching(heard, tower.layers, clips, lengths):
             for layer in tower.layers:
                 states = layer(states, mask)
         if isinstance(mask, OneRow):
