@@ -118,8 +118,8 @@ def clip_facts(windows: Sequence[np.ndarray], rate: int) -> ClipFacts:
 def voiced_shares(pieces: Sequence[np.ndarray], rate: int) -> list[float]:
     """Share of the voiced frames of a clip in each of its pieces, in sum 1; without a voice, of its duration.
 
-    The pieces, two or more, are mono samples at `rate` Hz, one after the other; which frames hold speech is decided over
-    all of them.
+    The pieces, two or more, are mono samples at `rate` Hz, one after the other; which frames hold speech is decided
+    over all of them.
     """
     voiced = np.flatnonzero(~np.isnan(steady_pitch(track(resample(np.concatenate(pieces), rate, RATE))))) * HOP / RATE
     ends = np.cumsum([len(piece) for piece in pieces])
