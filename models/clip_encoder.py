@@ -16,8 +16,8 @@ from ..data_modules.audio import AudioSource
 from ..data_modules.errors import AudioError
 from ..data_modules.prosody import ClipFacts, clip_facts
 from .disk_store import DiskStore
-from .feature_cache import ClipStates, known_by
-from .judge import EmpathyJudge, EncodedClip
+from .feature_cache import ClipStates
+from .judge import EmpathyJudge, EncodedClip, known_by
 from .settings import LongClips
 
 KEPT_BYTES = 512 * 2**20

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
@@ -13,7 +15,7 @@ import torch
 from peft import PeftModel
 from torch import Tensor, nn
 
-from ..data_modules.audio import AudioSource, decode, resample
+from ..data_modules.audio import AudioSource, Clip, audio_hash, decode, resample
 from ..data_modules.errors import TextError
 from ..data_modules.prosody import RATE, voiced_shares
 from ..data_modules.schema import Dimension, Pair
@@ -108,6 +110,7 @@ class EmpathyJudge(nn.Module):
             self.backbone.leave_out_norm()
         self.network = self.backbone.network  # registers its weights with this module
         self.adapter: tuple[PeftModel | None] = (adapt(self.backbone, settings.lora),)  # a tuple hides it from torch
+        self._full_parts = trained_in_full(self.backbone, settings.lora)
         if settings.pooling == "layer_mix":
             self.backbone.return_every_layer()
         self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size, len(self.backbone.layers))
@@ -391,8 +394,7 @@ class EmpathyJudge(nn.Module):
 
     def trained_in_full(self) -> dict[str, Tensor]:
         """Names (inside the network) and values of the backbone's own weights that training changes."""
-        names = trained_in_full(self.backbone, self.settings.lora)
-        return {key: weight for name in names for key, weight in weights_of(self.backbone, name)}
+        return {key: weight for name in self._full_parts for key, weight in weights_of(self.backbone, name)}
 
     def decode(self, source: AudioSource, long_clips: LongClips | None = None) -> list[np.ndarray]:
         """Windows `(samples,)` of a clip at the backbone's rate: one, unless the clip is too long and may be cut (by
@@ -408,6 +410,18 @@ class EmpathyJudge(nn.Module):
             limit = max(limit, min(limit * MOST_WINDOWS, _LONGEST))
         samples = decode(source, rate, limit)
         return np.array_split(samples, self._windows(len(samples), long_clips)[0])
+
+
+def known_by(source: AudioSource) -> Hashable:
+    """A small key of a clip, whatever the clip is. A file that was changed is another clip."""
+    if isinstance(source, bytes | Clip):
+        return audio_hash(source)
+    if isinstance(source, str | Path):
+        with suppress(OSError):  # the error is raised when the file is read
+            facts = Path(source).stat()
+            # times may be copied with a file (rsync -t), all but ctime
+            return str(source), facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+    return source
 
 
 def _in_windows(

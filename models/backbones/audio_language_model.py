@@ -63,6 +63,9 @@ class AudioLanguageModel(Backbone):
 
     def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
         self.network, self.processor = network, processor
+        self.tower: Any = network.get_submodule(self.parts["audio_tower"].path)  # the audio encoder
+        # the decoder without its LM head
+        self.language_model: Any = network.get_submodule(self.parts["language_model"].path)
         self.name = checkpoint.name
         self.tokenizer = processor.tokenizer
         self.extractor = processor.feature_extractor
@@ -78,16 +81,6 @@ class AudioLanguageModel(Backbone):
         # turn markers are not always special tokens; the added tokens may also contain runs of blanks and line ends
         added = [token for token in self.tokenizer.get_added_vocab() if _MARKUP.fullmatch(token)]
         self._markup = sorted({self.audio_token, *self.tokenizer.all_special_tokens, *added}, key=len, reverse=True)
-
-    @property
-    def tower(self) -> Any:
-        """The audio encoder."""
-        return self.network.get_submodule(self.parts["audio_tower"].path)
-
-    @property
-    def language_model(self) -> Any:
-        """The decoder without its LM head."""
-        return self.network.get_submodule(self.parts["language_model"].path)
 
     # Text
 
