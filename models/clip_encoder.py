@@ -73,13 +73,26 @@ class ClipEncoder:
         """
         result = Encoded({}, {}, {})
         decoded: list[tuple[AudioSource, Hashable, list[np.ndarray]]] = []
-        for source in clips:
+        for source, key in {source: known_by(source) for source in clips}.items():
+            states, facts = self._states.get((member, key)), self._facts.get(key)
+            unmeasured = self._measures and facts is None
             try:
-                key = known_by(source)
-                if (windows := self._read(source, key, member, result)) is not None:
-                    decoded.append((source, (member, key), windows))
+                if states is None and self._store is not None and (states := self._store.get(source, self._long_clips)):
+                    self._cache((member, key), states)
+                windows = self.judge.decode(source, self._long_clips) if states is None or unmeasured else []
             except AudioError as error:
                 result.failed[source] = error
+                continue
+            if unmeasured:
+                facts = self._facts[key] = clip_facts(windows, self.judge.backbone.sampling_rate)
+                if len(self._facts) > _KEPT_FACTS:
+                    self._facts.popitem(last=False)
+            if facts is not None:
+                result.facts[source] = facts
+            if states is None:
+                decoded.append((source, (member, key), windows))
+            else:
+                result.states[source] = states
         decoded.sort(key=lambda clip: -len(clip[2][0]))
         encodings: list[EncodedClip | None] = [None] * len(decoded)
         for batch in self._batches.split([sum(map(len, windows)) for _, _, windows in decoded]):
@@ -101,24 +114,6 @@ class ClipEncoder:
         """Drop the audio states that are cached in this process."""
         self._states.clear()
         self._bytes = 0
-
-    def _read(self, source: AudioSource, key: Hashable, member: int | None, found: Encoded) -> list[np.ndarray] | None:
-        """Put known states and measurements of a clip into `found`; returns its windows if it must be encoded."""
-        states, facts = self._states.get((member, key)), self._facts.get(key)
-        if states is None and self._store is not None and (states := self._store.get(source, self._long_clips)):
-            self._cache((member, key), states)
-        measured = not self._measures or facts is not None
-        windows = None if states is not None and measured else self.judge.decode(source, self._long_clips)
-        if windows is not None and not measured:
-            facts = self._facts[key] = clip_facts(windows, self.judge.backbone.sampling_rate)
-            if len(self._facts) > _KEPT_FACTS:
-                self._facts.popitem(last=False)
-        if facts is not None:
-            found.facts[source] = facts
-        if states is None:
-            return windows
-        found.states[source] = states
-        return None
 
     def _cache(self, key: Hashable, encoded: EncodedClip) -> None:
         if key not in self._states:

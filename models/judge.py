@@ -293,17 +293,14 @@ class EmpathyJudge(nn.Module):
     def encode_clips(self, clips: Sequence[Sequence[np.ndarray]]) -> list[EncodedClip]:
         """Encode decoded clips, each a list of windows, with the audio tower as it is now; the result is on the CPU."""
         flat = list(itertools.chain(*clips))
+        sizes, functionals = list(itertools.chain(*self._sizes(clips))), self._functionals(flat)
         prepared = self.backbone.prepare_clips(flat)
         states, layers = self._encoded(replace(prepared, features=moved(prepared.features, self.device)))
+        of_windows = states.cpu().split([window.tokens for window in sizes])
         of_layers = [None] * len(flat) if layers is None else layers.cpu()
-        sizes = self._sizes(clips)
-        windows = list(itertools.chain(*sizes))
-        of_windows = states.cpu().split([window.tokens for window in windows])
         encoded = (
-            EncodedWindow(own, window.real, window.weight, layer, functionals)
-            for own, window, layer, functionals in zip(
-                of_windows, windows, of_layers, self._functionals(flat), strict=True
-            )
+            EncodedWindow(own, window.real, window.weight, layer, measured)
+            for own, window, layer, measured in zip(of_windows, sizes, of_layers, functionals, strict=True)
         )
         return [list(itertools.islice(encoded, len(clip))) for clip in clips]
 
@@ -409,6 +406,8 @@ class EmpathyJudge(nn.Module):
         if long_clips == "window":
             limit = max(limit, min(limit * MOST_WINDOWS, _LONGEST))
         samples = decode(source, rate, limit)
+        if len(samples) <= self.backbone.max_seconds * rate:
+            return [samples]
         return np.array_split(samples, self._windows(len(samples), long_clips)[0])
 
 
