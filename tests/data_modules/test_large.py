@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from empathy_judge.data_modules import measuring, pairs_file, stored_clips
+from empathy_judge.data_modules import measuring, storage, writing
 from empathy_judge.data_modules.audio import audio_hash, decode, probe
 from empathy_judge.data_modules.errors import AudioError, DataError
 from empathy_judge.data_modules.inspection import inspect_dataset
 from empathy_judge.data_modules.parallel import map_threads
-from empathy_judge.data_modules.rows import PAIRS_SCHEMA
 from empathy_judge.data_modules.sampling import row_groups
-from empathy_judge.data_modules.schema import Pair, PairDataset, write_splits
-from empathy_judge.data_modules.stored_clips import StoredClip
+from empathy_judge.data_modules.schema import Pair, PairDataset
+from empathy_judge.data_modules.storage import PAIRS_SCHEMA, StoredClip
+from empathy_judge.data_modules.writing import write_splits
 
 from .builders import Source, set_cell
 
@@ -30,7 +30,7 @@ PAIRS, SHARD_ROWS = 60, 25
 @pytest.fixture
 def sharded(tmp_path, monkeypatch) -> Any:
     """60 embedded pairs in 3 shards, row groups of 4."""
-    monkeypatch.setattr(pairs_file, "ROW_GROUP_ROWS", 4)
+    monkeypatch.setattr(writing, "ROW_GROUP_ROWS", 4)
     source = Source(tmp_path / "source", groups=12, per_group=5)
     source.load(embed_audio=True, shard_rows=SHARD_ROWS)
     return source
@@ -48,7 +48,7 @@ class TestLayout:
 
     def test_row_groups_are_limited_by_bytes(self, source, monkeypatch):
         size = (source.folder / "clips/000-0.wav").stat().st_size
-        monkeypatch.setattr(pairs_file, "ROW_GROUP_BYTES", 2 * size + 1)
+        monkeypatch.setattr(writing, "ROW_GROUP_BYTES", 2 * size + 1)
         source.load(embed_audio=True)
         assert pq.ParquetFile(source.out / "pairs.parquet").num_row_groups == 2
 
@@ -142,9 +142,9 @@ class TestClips:
         assert list(found) == [dataset.fingerprints[dataset.pairs[n].pair_id][-1] for n in order]
 
     def test_what_is_kept_is_limited(self, sharded, monkeypatch):
-        columns = stored_clips._Columns()
-        monkeypatch.setattr(stored_clips, "_columns", columns)
-        monkeypatch.setattr(stored_clips, "_KEPT_BYTES", 100_000)
+        columns = storage._Columns()
+        monkeypatch.setattr(storage, "_columns", columns)
+        monkeypatch.setattr(storage, "_KEPT_BYTES", 100_000)
         for pair in PairDataset.load(sharded.out).pairs:
             assert isinstance(pair.response, StoredClip)
             pair.response.read()
@@ -171,7 +171,7 @@ class TestClips:
             ("unreadable", "000-2", "response")
         ]
         path.unlink()
-        stored_clips._forget()
+        storage._forget()
         with pytest.raises(AudioError, match=r"part-00000\.parquet, row 3.*: no such file"):
             decode(changed.pairs[2].response, 16_000)
 
