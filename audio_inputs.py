@@ -14,7 +14,7 @@ from .data_modules.errors import AudioError, UserError, counted, shown
 from .data_modules.ratings import check_situation
 from .data_modules.samples import clip_of, decoded
 from .data_modules.schema import Pair, Turn
-from .data_modules.storage import StoredClip
+from .data_modules.stored_clips import StoredClip
 from .data_modules.writing import is_missing
 
 

@@ -26,7 +26,7 @@ from .errors import AudioError, os_reason
 from .folders import file_hash
 from .ogg import ogg_problem, opus_end
 from .spellings import spelling_hint
-from .storage import StoredClip
+from .stored_clips import StoredClip
 from .unreadable import EXPECTED, HEAD_BYTES, read_wrongly, unreadable
 
 MIN_SECONDS = 0.05

@@ -24,7 +24,7 @@ from .folders import kept_file, replace_text
 from .json_text import parse_json
 from .parallel import map_threads
 from .schema import PairDataset
-from .storage import StoredClip
+from .stored_clips import StoredClip
 
 MEASURED_FILE = ".measured-2.jsonl"
 """In the dataset folder, one line per clip. The number changes when what is measured does."""

@@ -324,7 +324,7 @@ class _Check:
         raise DataError(f"{self.locate(first, column)}: value {value}; {expected}{count_note}")
 
     def texts(self, column: str, known: Collection[str] | None, expected: str) -> None:
-        """Each cell is one of the `known` texts; None = a name. Each distinct one is checked once: ratings repeat few."""
+        """Each cell is one of the `known` texts; None = a name. Each distinct one is checked once."""
         import pandas as pd
 
         try:

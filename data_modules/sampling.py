@@ -17,13 +17,13 @@ from torch.utils.data import Sampler
 
 from .errors import UserError
 from .schema import Pair
-from .storage import StoredClip
+from .stored_clips import StoredClip
 
 Key = tuple[int, int]
 """An epoch and the position of an item: all that a data-loader process needs to know. It may outlive an epoch."""
 
 WINDOW_BLOCKS = 16
-"""Items are shuffled among those of so many blocks. A process keeps as many in memory (`storage`)."""
+"""Items are shuffled among those of so many blocks. A process keeps as many in memory (`stored_clips`)."""
 
 _NEXT_PASS = 1_000_000  # epochs of a further pass within an epoch; no run has so many
 WINDOW = 8_192

@@ -10,28 +10,31 @@ import bisect
 import dataclasses
 import hashlib
 import json
-import math
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-import pyarrow as pa
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from .audio import AudioSource
 from .errors import DataError, Locate, bad_value, first_problem, place, shown, system_errors
 from .folders import (
-    CARD_FILE, DataPath, RemotePath, data_path, files_inside, resolve_inside, resolve_remote, stays_inside,
-)  # fmt: skip
-from .ratings import A_NAME, NAME, SECONDS, Dimension, check_preferences, check_ratings, is_name
+    CARD_FILE,
+    DataPath,
+    RemotePath,
+    data_path,
+    files_inside,
+    resolve_inside,
+    resolve_remote,
+    stays_inside,
+)
+from .ratings import NAME, SECONDS, Dimension, check_preferences, check_ratings
 from .storage import (
     CONTEXT,
-    NAME_COLUMNS,
+    HASHED_COLUMNS,
     PAIRS_FILE,
     PREFERENCES_FILE,
     PREFERENCES_SCHEMA,
@@ -40,16 +43,17 @@ from .storage import (
     RESPONSE,
     SPLITS_FILE,
     SPLITS_SCHEMA,
-    TAG_PREFIX,
-    TAGS,
-    TEXT_COLUMNS,
-    StoredClip,
+    TEXTS,
     StoredFile,
+    Tags,
+    check_columns,
+    content_hash,
+    hash_order,
     pair_columns,
     pairs_files,
-    ratings_schema,
     read_parquet,
-)  # fmt: skip
+)
+from .stored_clips import StoredClip
 from .yaml_files import read_yaml
 
 if TYPE_CHECKING:
@@ -58,16 +62,8 @@ if TYPE_CHECKING:
 __all__ = ["DatasetCard", "Dimension", "Pair", "PairDataset", "Turn"]
 
 SCHEMA_VERSION = 1
-Tags = tuple[tuple[str, str], ...]
-"""Name and value of each tag, sorted."""
-_TEXT = re.compile(r"[^\ud800-\udfff]+")  # UTF-8 holds no half of a surrogate pair
-_LINES_AT_ONCE = 65_536
-HASHED_COLUMNS = tuple(name for name in ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS) if name != "split")
-TEXTS = ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS, TAGS)
 Clips = list[tuple[int, int | None, str | None, str]]
 """Position of its row, turn of the context or None for the response, path or None where it is embedded, and hash."""
-hash_order: Callable[[str], str] = json.dumps
-"""Pair id -> sort key of pairs, in the order of their lines in `content_hash`: a line begins with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,74 +366,6 @@ def _find_files(root: DataPath, clips: Clips, found: dict[str, Path | StoredFile
                 found[path] = resolve_inside(root, path, where)
 
 
-def check_columns(
-    columns: Mapping[str, Sequence[Any]],
-    positions: dict[str, int],
-    locate: Locate,
-    *,
-    grouped: bool = True,
-    tag_columns: Collection[str] = (),
-) -> None:
-    """Checks the texts in the next rows of a table of pairs, given as columns; of the context the roles count.
-
-    Args:
-        columns: Those of ``pairs.parquet``, without the audio.
-        positions: Pair id -> position of its row, from 0, for all rows before; those of these rows are added.
-        locate: What messages call a cell.
-        grouped: Every pair has a group.
-        tag_columns: The tags, such as ``tag:cue``, that have a column of their own where the table came from.
-
-    Raises:
-        DataError: On a missing, empty or repeated ``pair_id``, or a text that is none; the first row is named.
-    """
-    start, names = len(positions), ("pair_id", "group_id", *NAME_COLUMNS)
-    faults: list[tuple[int, str, object, str]] = []  # the first row of each kind: row, column, value, what is expected
-    for column in (*names, *TEXT_COLUMNS):
-        pattern, expected = (NAME, A_NAME) if column in names else (_TEXT, "text, not empty")
-        values, none_is_good = columns[column], column not in names[: 1 + grouped]
-        good = {value for value in {v for v in values if isinstance(v, str)} if pattern.fullmatch(value)}
-        are_bad = (
-            (row, column, value, expected)
-            for row, value in enumerate(values)
-            if not (value in good if isinstance(value, str) else value is None and none_is_good)
-        )
-        faults += islice(are_bad, 1)
-    seen: set[int] = set()  # one object stands for the tags of many rows
-    for row, tags in enumerate(columns[TAGS]):
-        if tags and id(tags) not in seen:
-            seen.add(id(tags))
-            if fault := _tag_fault(tags, tag_columns):
-                faults.append((row, *fault))
-                break
-    roles = (
-        (row, CONTEXT, turn, "a clip with a role such as 'user'")
-        for row, turns in enumerate(columns[CONTEXT])
-        for turn in turns or ()
-        if turn is None or not (isinstance(turn["role"], str) and NAME.fullmatch(turn["role"]))
-    )
-    faults += islice(roles, 1)
-    first = min(faults, key=lambda fault: fault[0], default=None)
-    for row, pair_id in enumerate(columns["pair_id"][: first and first[0]], start):
-        if (earlier := positions.setdefault(pair_id, row)) != row:
-            expected = f"each id once; it stands at {locate(earlier, 'pair_id')} already"
-            raise bad_value(locate(row, "pair_id"), pair_id, expected)
-    if first is not None:
-        row, column, value, expected = first
-        raise bad_value(locate(start + row, column), value, expected)
-
-
-def _tag_fault(tags: Tags, tag_columns: Collection[str]) -> tuple[str, object, str] | None:
-    """The column of a bad tag, what it holds and what is expected; None if all are good."""
-    for name, value in tags:
-        if not is_name(name):
-            return TAGS, name, f"{A_NAME}, as name of a tag"
-        if not is_name(value):
-            column = f"{TAG_PREFIX}{name}"
-            return column if column in tag_columns else TAGS, value, A_NAME
-    names = [name for name, _ in tags]
-    return None if sorted(set(names)) == names else (TAGS, names, "each name once, sorted")
-
-
 def check_annotations(
     card: DatasetCard, pair_ids: Sequence[str], ratings: pd.DataFrame, preferences: pd.DataFrame | None, root: DataPath
 ) -> tuple[pd.DataFrame, pd.DataFrame | None]:
@@ -462,57 +390,3 @@ def hashed_pairs(pairs: Iterable[Pair], fingerprints: Mapping[str, tuple[str, ..
         [*texts_of(p), [turn.role for turn in p.context], fingerprints[p.pair_id], *([p.tags] if p.tags else [])]
         for p in sorted(pairs, key=lambda pair: hash_order(pair.pair_id))
     )
-
-
-def content_hash(
-    dimensions: Sequence[Dimension],
-    pairs: Iterable[Sequence[Any]],
-    ratings: pd.DataFrame,
-    preferences: pd.DataFrame | None,
-) -> str:
-    """SHA-256 (hex) over scales, pairs without their split, ratings and preferences, whatever the order of rows.
-
-    Audio counts by its content, not by its name or by how it is stored, and `SECONDS` where a time is known. Each pair
-    is a list: its `HASHED_COLUMNS`, the roles of the context, the hashes of all clips, and the tags if there are any;
-    sorted by `hash_order`, so that none need be kept. The tables are checked.
-    """
-    import pyarrow.compute as pc
-
-    scales = [
-        [d.name, float(d.minimum), float(d.maximum), d.step and float(d.step), d.higher_is_better] for d in dimensions
-    ]
-    digest = hashlib.sha256(json.dumps(scales).encode())
-    previous_line = ""
-    for pair in pairs:
-        line = json.dumps(pair)
-        if line < previous_line:
-            raise ValueError("content_hash: the pairs are not sorted")
-        digest.update(line.encode() + b"\n")
-        previous_line = line
-    digest.update(b"\n")
-    compared = [] if preferences is None else [(preferences, PREFERENCES_SCHEMA)]
-    for table, schema in [(ratings, ratings_schema(ratings)), *compared]:
-        # Each row is a JSON list. In Arrow, because the ratings of many raters would fill the memory as Python objects.
-        # JSON is ASCII, so that bytes sort as text does. No two rows have the same texts, which come first: numbers do
-        # not matter to the order.
-        cells = [_as_json(table[field.name], field.type == pa.string()) for field in schema]
-        lines = pc.call_function("binary_join_element_wise", [*cells, pa.scalar(", ", pa.large_string())])
-        order = pc.call_function("array_sort_indices", [lines])
-        for start in range(0, len(order), _LINES_AT_ONCE):
-            part = lines.take(order[start : start + _LINES_AT_ONCE]).to_pylist()
-            digest.update("".join(f"[{line}]\n" for line in part).encode())
-        digest.update(b"\n")
-    return digest.hexdigest()
-
-
-def _as_json(values: pd.Series, is_text: bool) -> pa.LargeStringArray:
-    """Each cell as JSON spells it, equal ones once. No two numbers differ only in rounding; NaN is ``null``."""
-    import pandas as pd
-
-    if is_text:
-        codes, distinct = pd.factorize(values)
-        spelled = [json.dumps(value) for value in distinct]
-    else:
-        bits, codes = np.unique(values.to_numpy(np.float64, na_value=np.nan).view(np.int64), return_inverse=True)
-        spelled = ["null" if math.isnan(value) else repr(value) for value in bits.view(np.float64).tolist()]
-    return pa.array(spelled, pa.large_string()).take(pa.array(codes))

@@ -1,19 +1,16 @@
-"""How a dataset folder is stored: the layout of its tables, the reading of Parquet files in parts that fit in the
-memory, whatever a small file claims to hold, and clips that stay where they are until they are decoded."""
+"""The tables of a dataset folder: their layout, the checks on columns of pairs, and the content hash. Parquet files are
+read in parts that fit in the memory, whatever a small file claims to hold."""
 
 from __future__ import annotations
 
 import hashlib
-import os
+import json
+import math
 import re
-import sys
-import threading
-from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .errors import AudioError, DataError, bad_value, counted, os_reason, place, shown
+from .errors import DataError, Locate, bad_value, counted, os_reason, place, shown
 from .folders import DataPath, RemotePath, path_version
-from .ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, SECONDS
+from .ratings import A_NAME, NAME, PREFERENCE_COLUMNS, RATING_COLUMNS, SECONDS, Dimension, is_name
 
 if TYPE_CHECKING:
     import pandas as pd  # takes 0.2 s: not for the help of the importers
@@ -56,6 +53,9 @@ PAIRS_SCHEMA = pa.schema(
     ]
 )
 PAIR_COLUMNS: tuple[str, ...] = tuple(PAIRS_SCHEMA.names)
+TEXTS = ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS, TAGS)
+Tags = tuple[tuple[str, str], ...]
+"""Name and value of each tag, sorted."""
 SPLITS_SCHEMA = pa.schema([("pair_id", pa.string()), ("split", pa.string())])
 # `seconds` is optional: it stands only where times are known.
 RATINGS_SCHEMA = pa.schema(
@@ -76,11 +76,12 @@ MAX_RATIO = 1_000
 BOMB_BYTES = 64 << 20
 _BUFFER = 1 << 20
 _BATCH_ROWS = 8_192
+_TEXT = re.compile(r"[^\ud800-\udfff]+")  # UTF-8 holds no half of a surrogate pair
+_LINES_AT_ONCE = 65_536
+HASHED_COLUMNS = tuple(name for name in ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS) if name != "split")
+hash_order: Callable[[str], str] = json.dumps
+"""Pair id -> sort key of pairs, in the order of their lines in `content_hash`: a line begins with it."""
 _SHARD_NAME = re.compile(r"part-\d{5}\.parquet")
-_OPEN_FILES = 32
-_KEPT_BYTES = 128 * 2**20
-"""Per process, of encoded audio. Row groups hold at most 4 MiB per column (`writing`), so that the 16 that a shuffled
-epoch reads from at a time (`sampling.WINDOW_BLOCKS`) fit."""
 
 
 class Unreadable:
@@ -232,129 +233,9 @@ def _value(cell: pa.Scalar[Any]) -> Any:
         return Unreadable(f"{cell.type} that cannot be represented: {error}")
 
 
-@dataclass(frozen=True)
-class StoredFile:
-    """A file of a dataset, shared by the clips in it."""
-
-    path: DataPath  # of the Parquet file, or of a file of audio
-    version: str  # `folders.path_version` when the dataset was loaded
-    # first row of each row group (from 0) of a Parquet file
-    starts: tuple[int, ...] = field(default=(), compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredClip:
-    """Where a clip of a dataset lies, in a Parquet file or behind an address, and the hash of its content; see `read`. It
-    is never held as a whole. Small, and fit for other processes, forked or spawned.
-
-    Two of the same content are equal, wherever they lie."""
-
-    sha256: str  # of the encoded bytes, in hexadecimal digits
-    file: StoredFile  # where it lies
-    row_group: int | None = None  # of the Parquet file; None = the whole file is the clip
-    row: int = 0  # in the row group, from 0
-    turn: int | None = None  # turn of the context, from 0; None = the response
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StoredClip) and self.sha256 == other.sha256
-
-    def __hash__(self) -> int:
-        return hash(self.sha256)
-
-    @property
-    def name(self) -> str:
-        """The name of the clip in messages."""
-        if self.row_group is None:
-            return str(self.file.path)
-        row = self.file.starts[self.row_group] + self.row + 1
-        return place(self.file.path, row, RESPONSE if self.turn is None else CONTEXT)
-
-    def read(self) -> bytes:
-        """The encoded bytes as they are now, without a check of their hash.
-
-        Raises:
-            AudioError: If the file cannot be read or has no bytes there.
-        """
-        try:
-            data = self.file.path.read_bytes() if self.row_group is None else _columns.clip(self, self.row_group)
-        except FileNotFoundError:
-            raise AudioError(f"{self.name}: no such file", "no such file") from None
-        except PermissionError as error:
-            raise AudioError(f"{self.name}: cannot be read ({os_reason(error)})", "cannot be read") from None
-        except DataError as error:
-            raise AudioError(str(error), "cannot be read") from None
-        except (*PARQUET_DAMAGE, IndexError, TypeError, KeyError) as error:
-            reason = f" ({error})" if isinstance(error, pa.ArrowException) else ""
-            message = f"{self.name}: not readable as Parquet{reason}; was the file changed?"
-            raise AudioError(message, "cannot be read") from None
-        if data is None:
-            raise AudioError(f"{self.name}: neither a path nor bytes; expected either a path or bytes")
-        return data
-
-    def read_checked(self) -> bytes:
-        """The encoded bytes that were imported: a clip stands for its hash wherever scores are kept.
-
-        Raises:
-            AudioError: If they cannot be read or have another hash.
-        """
-        data = self.read()
-        if hashlib.sha256(data).hexdigest() != self.sha256:
-            raise AudioError(f"{self.name}: the content is not what was imported", "not what was imported")
-        return data
-
-
-class _Columns:
-    """The columns of audio that were read last. Safe for threads, not for forks."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._arrays: OrderedDict[tuple[StoredFile, int, str], pa.ChunkedArray] = OrderedDict()
-        self._bytes = 0
-
-    def clip(self, clip: StoredClip, row_group: int) -> bytes | None:
-        with self._lock:
-            column = self._column(clip.file, row_group, RESPONSE if clip.turn is None else CONTEXT)
-        cell = column[clip.row] if clip.turn is None else column[clip.row].values[clip.turn]
-        return cell["bytes"].as_py() if cell.is_valid else None
-
-    def _column(self, file: StoredFile, row_group: int, name: str) -> pa.ChunkedArray:
-        key = (file, row_group, name)
-        if key not in self._arrays:
-            opened = _open(file)
-            leaves = [leaf for leaf in leaf_names(opened) if leaf.startswith(f"{name}.") and leaf.endswith(".bytes")]
-            if not leaves:
-                raise pa.ArrowInvalid(f"no column {name} with bytes")
-            table = opened.read_row_group(row_group, columns=leaves[:1], use_threads=False)
-            self._arrays[key] = table.column(name)
-            self._bytes += table.nbytes
-            while self._bytes > _KEPT_BYTES and len(self._arrays) > 1:
-                self._bytes -= self._arrays.popitem(last=False)[1].nbytes
-        self._arrays.move_to_end(key)
-        return self._arrays[key]
-
-
-@lru_cache(_OPEN_FILES)
-def _open(file: StoredFile) -> pq.ParquetFile:
-    return open_parquet(file.path, dictionaries=False)
-
-
 def leaf_names(file: pq.ParquetFile) -> list[str]:
     """The columns of a file with the parts of structures and lists: their middle part differs between writers."""
     return [file.schema.column(index).path for index in range(len(file.schema))]
-
-
-_columns = _Columns()
-
-
-def _forget() -> None:
-    """A child process opens files of its own: a lock may be held, and processes that share a file share its offset."""
-    global _columns
-    _columns = _Columns()
-    _open.cache_clear()
-
-
-if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_forget)
 
 
 def shard_name(number: int) -> str:
@@ -380,6 +261,16 @@ def pairs_files(root: DataPath) -> list[DataPath]:
         if file.name not in names:
             raise DataError(f"{file}: no such file; the folder has {counted(len(names), 'shard')}")
     return files
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of a dataset, shared by the clips in it."""
+
+    path: DataPath  # of the Parquet file, or of a file of audio
+    version: str  # `folders.path_version` when the dataset was loaded
+    # first row of each row group (from 0) of a Parquet file
+    starts: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
 
 def pair_columns(path: DataPath) -> Iterator[tuple[dict[str, list[Any]], StoredFile, int, int]]:
@@ -430,3 +321,125 @@ def _clip_without_content(path: DataPath) -> DataError:
                         if (clip["path"] is None) == (clip["bytes"] is None):
                             return bad_value(place(path, position, column), clip, "either a path or bytes")
     return DataError(f"{path}: its footer counts other clips than it has; was the file changed?")
+
+
+def check_columns(
+    columns: Mapping[str, Sequence[Any]],
+    positions: dict[str, int],
+    locate: Locate,
+    *,
+    grouped: bool = True,
+    tag_columns: Collection[str] = (),
+) -> None:
+    """Checks the texts in the next rows of a table of pairs, given as columns; of the context the roles count.
+
+    Args:
+        columns: Those of ``pairs.parquet``, without the audio.
+        positions: Pair id -> position of its row, from 0, for all rows before; those of these rows are added.
+        locate: What messages call a cell.
+        grouped: Every pair has a group.
+        tag_columns: The tags, such as ``tag:cue``, that have a column of their own where the table came from.
+
+    Raises:
+        DataError: On a missing, empty or repeated ``pair_id``, or a text that is none; the first row is named.
+    """
+    start, names = len(positions), ("pair_id", "group_id", *NAME_COLUMNS)
+    faults: list[tuple[int, str, object, str]] = []  # the first row of each kind: row, column, value, what is expected
+    for column in (*names, *TEXT_COLUMNS):
+        pattern, expected = (NAME, A_NAME) if column in names else (_TEXT, "text, not empty")
+        values, none_is_good = columns[column], column not in names[: 1 + grouped]
+        good = {value for value in {v for v in values if isinstance(v, str)} if pattern.fullmatch(value)}
+        are_bad = (
+            (row, column, value, expected)
+            for row, value in enumerate(values)
+            if not (value in good if isinstance(value, str) else value is None and none_is_good)
+        )
+        faults += islice(are_bad, 1)
+    seen: set[int] = set()  # one object stands for the tags of many rows
+    for row, tags in enumerate(columns[TAGS]):
+        if tags and id(tags) not in seen:
+            seen.add(id(tags))
+            if fault := _tag_fault(tags, tag_columns):
+                faults.append((row, *fault))
+                break
+    roles = (
+        (row, CONTEXT, turn, "a clip with a role such as 'user'")
+        for row, turns in enumerate(columns[CONTEXT])
+        for turn in turns or ()
+        if turn is None or not (isinstance(turn["role"], str) and NAME.fullmatch(turn["role"]))
+    )
+    faults += islice(roles, 1)
+    first = min(faults, key=lambda fault: fault[0], default=None)
+    for row, pair_id in enumerate(columns["pair_id"][: first and first[0]], start):
+        if (earlier := positions.setdefault(pair_id, row)) != row:
+            expected = f"each id once; it stands at {locate(earlier, 'pair_id')} already"
+            raise bad_value(locate(row, "pair_id"), pair_id, expected)
+    if first is not None:
+        row, column, value, expected = first
+        raise bad_value(locate(start + row, column), value, expected)
+
+
+def _tag_fault(tags: Tags, tag_columns: Collection[str]) -> tuple[str, object, str] | None:
+    """The column of a bad tag, what it holds and what is expected; None if all are good."""
+    for name, value in tags:
+        if not is_name(name):
+            return TAGS, name, f"{A_NAME}, as name of a tag"
+        if not is_name(value):
+            column = f"{TAG_PREFIX}{name}"
+            return column if column in tag_columns else TAGS, value, A_NAME
+    names = [name for name, _ in tags]
+    return None if sorted(set(names)) == names else (TAGS, names, "each name once, sorted")
+
+
+def content_hash(
+    dimensions: Sequence[Dimension],
+    pairs: Iterable[Sequence[Any]],
+    ratings: pd.DataFrame,
+    preferences: pd.DataFrame | None,
+) -> str:
+    """SHA-256 (hex) over scales, pairs without their split, ratings and preferences, whatever the order of rows.
+
+    Audio counts by its content, not by its name or by how it is stored, and `SECONDS` where a time is known. Each pair
+    is a list: its `HASHED_COLUMNS`, the roles of the context, the hashes of all clips, and the tags if there are any;
+    sorted by `hash_order`, so that none need be kept. The tables are checked.
+    """
+    import pyarrow.compute as pc
+
+    scales = [
+        [d.name, float(d.minimum), float(d.maximum), d.step and float(d.step), d.higher_is_better] for d in dimensions
+    ]
+    digest = hashlib.sha256(json.dumps(scales).encode())
+    previous_line = ""
+    for pair in pairs:
+        line = json.dumps(pair)
+        if line < previous_line:
+            raise ValueError("content_hash: the pairs are not sorted")
+        digest.update(line.encode() + b"\n")
+        previous_line = line
+    digest.update(b"\n")
+    compared = [] if preferences is None else [(preferences, PREFERENCES_SCHEMA)]
+    for table, schema in [(ratings, ratings_schema(ratings)), *compared]:
+        # Each row is a JSON list. In Arrow, because the ratings of many raters would fill the memory as Python objects.
+        # JSON is ASCII, so that bytes sort as text does. No two rows have the same texts, which come first: numbers do
+        # not matter to the order.
+        cells = [_as_json(table[field.name], field.type == pa.string()) for field in schema]
+        lines = pc.call_function("binary_join_element_wise", [*cells, pa.scalar(", ", pa.large_string())])
+        order = pc.call_function("array_sort_indices", [lines])
+        for start in range(0, len(order), _LINES_AT_ONCE):
+            part = lines.take(order[start : start + _LINES_AT_ONCE]).to_pylist()
+            digest.update("".join(f"[{line}]\n" for line in part).encode())
+        digest.update(b"\n")
+    return digest.hexdigest()
+
+
+def _as_json(values: pd.Series, is_text: bool) -> pa.LargeStringArray:
+    """Each cell as JSON spells it, equal ones once. No two numbers differ only in rounding; NaN is ``null``."""
+    import pandas as pd
+
+    if is_text:
+        codes, distinct = pd.factorize(values)
+        spelled = [json.dumps(value) for value in distinct]
+    else:
+        bits, codes = np.unique(values.to_numpy(np.float64, na_value=np.nan).view(np.int64), return_inverse=True)
+        spelled = ["null" if math.isnan(value) else repr(value) for value in bits.view(np.float64).tolist()]
+    return pa.array(spelled, pa.large_string()).take(pa.array(codes))

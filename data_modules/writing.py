@@ -17,19 +17,10 @@ import yaml
 from .audio import audio_hash
 from .errors import DataError, Locate, bad_value, locate_in, place, shown
 from .folders import CARD_FILE, DataPath, RemotePath, data_path, replace_file, replace_text, resolve_inside
-from .schema import (
-    HASHED_COLUMNS,
-    SCHEMA_VERSION,
-    TEXTS,
-    DatasetCard,
-    Tags,
-    check_annotations,
-    check_columns,
-    content_hash,
-    hash_order,
-)  # fmt: skip
-from .storage import (
+from .schema import SCHEMA_VERSION, DatasetCard, check_annotations
+from .storage import (  # fmt: skip
     CONTEXT,
+    HASHED_COLUMNS,
     PAIR_COLUMNS,
     PAIRS_FILE,
     PAIRS_SCHEMA,
@@ -41,6 +32,11 @@ from .storage import (
     SPLITS_SCHEMA,
     TAGS,
     TEXT_COLUMNS,
+    TEXTS,
+    Tags,
+    check_columns,
+    content_hash,
+    hash_order,
     open_parquet,
     pairs_files,
     parquet_errors,

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..data_modules.audio import AudioSource, Clip, audio_hash
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
-from ..data_modules.storage import StoredClip
+from ..data_modules.stored_clips import StoredClip
 from .backbones.audio_language_model import AudioLanguageModel
 from .backbones.base import Backbone
 from .backbones.configuration import in_json

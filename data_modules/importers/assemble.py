@@ -20,7 +20,7 @@ from ..errors import AudioError, DataError, UserError, counted, shown
 from ..folders import path_version
 from ..parallel import map_threads
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS
-from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, check_annotations, hash_order
+from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, check_annotations
 from ..staging import staged_folder
 from ..storage import (
     CONTEXT,
@@ -29,10 +29,11 @@ from ..storage import (
     RESPONSE,
     SHARD_FOLDER,
     TAGS,
-    StoredClip,
+    hash_order,
     ratings_schema,
     shard_name,
 )
+from ..stored_clips import StoredClip
 from ..writing import SHARD_ROWS, checked_pairs, complete_dataset, hashed_rows, sorted_tags, write_pairs
 from .clips import CheckedClip, ClipCell, Content, check_clips, read_clip
 

@@ -17,7 +17,7 @@ from ..errors import AudioError, DataError, os_reason, shown
 from ..folders import replace_file, resolve_inside
 from ..parallel import map_threads
 from ..staging import STAGE_NOTES
-from ..storage import StoredClip
+from ..stored_clips import StoredClip
 from ..tables import TableRow
 
 AUDIO_FOLDER = "audio"

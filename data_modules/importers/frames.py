@@ -23,7 +23,8 @@ from ..ratings import SECONDS, Dimension, parse_dimension
 from ..samples import clip_of, decoded
 from ..schema import Pair, PairDataset
 from ..spellings import spelling_hint
-from ..storage import CONTEXT, NAME_COLUMNS, RESPONSE, TAGS, TEXT_COLUMNS, StoredClip
+from ..storage import CONTEXT, NAME_COLUMNS, RESPONSE, TAGS, TEXT_COLUMNS
+from ..stored_clips import StoredClip
 from ..tables import SourceTable, TableMapping, check_header
 from .assemble import assemble
 from .clips import ClipCell, Content, path_or_bytes, read_clip

@@ -24,7 +24,7 @@ from ...data_modules.encodings import MP3_RATES
 from ...data_modules.errors import AudioError, UserError, counted
 from ...data_modules.folders import replace_file
 from ...data_modules.schema import Pair, PairDataset
-from ...data_modules.storage import StoredClip
+from ...data_modules.stored_clips import StoredClip
 from ..rendering import plain, render
 
 AUDIO_FOLDER = "audio"

@@ -12,14 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from empathy_judge.data_modules import measuring, storage, writing
+from empathy_judge.data_modules import measuring, stored_clips, writing
 from empathy_judge.data_modules.audio import audio_hash, decode, probe
 from empathy_judge.data_modules.errors import AudioError, DataError
 from empathy_judge.data_modules.inspection import inspect_dataset
 from empathy_judge.data_modules.parallel import map_threads
 from empathy_judge.data_modules.sampling import row_groups
 from empathy_judge.data_modules.schema import Pair, PairDataset
-from empathy_judge.data_modules.storage import PAIRS_SCHEMA, StoredClip
+from empathy_judge.data_modules.storage import PAIRS_SCHEMA
+from empathy_judge.data_modules.stored_clips import StoredClip
 from empathy_judge.data_modules.writing import write_splits
 
 from .builders import Source, set_cell
@@ -142,9 +143,9 @@ class TestClips:
         assert list(found) == [dataset.fingerprints[dataset.pairs[n].pair_id][-1] for n in order]
 
     def test_what_is_kept_is_limited(self, sharded, monkeypatch):
-        columns = storage._Columns()
-        monkeypatch.setattr(storage, "_columns", columns)
-        monkeypatch.setattr(storage, "_KEPT_BYTES", 100_000)
+        columns = stored_clips._Columns()
+        monkeypatch.setattr(stored_clips, "_columns", columns)
+        monkeypatch.setattr(stored_clips, "_KEPT_BYTES", 100_000)
         for pair in PairDataset.load(sharded.out).pairs:
             assert isinstance(pair.response, StoredClip)
             pair.response.read()
@@ -171,7 +172,7 @@ class TestClips:
             ("unreadable", "000-2", "response")
         ]
         path.unlink()
-        storage._forget()
+        stored_clips._forget()
         with pytest.raises(AudioError, match=r"part-00000\.parquet, row 3.*: no such file"):
             decode(changed.pairs[2].response, 16_000)
 

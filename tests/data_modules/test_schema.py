@@ -22,7 +22,7 @@ from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset
 from empathy_judge.data_modules.staging import staged_folder
-from empathy_judge.data_modules.storage import StoredClip
+from empathy_judge.data_modules.stored_clips import StoredClip
 from empathy_judge.data_modules.writing import write_dataset, write_splits
 
 CARD = DatasetCard("tones", (Dimension("empathy", 1, 5, 1), Dimension("noise", 0, 1, None, False)), "test", "none")
