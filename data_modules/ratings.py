@@ -226,7 +226,7 @@ def check_ratings(
             outside its scale or between its steps, a time that is no number or negative, or two scores of one rater for
             one thing; the first bad row is named.
     """
-    check = _Check(ratings, RATING_COLUMNS, file, locate or locate_in(file))
+    check = _Check(ratings, RATING_COLUMNS, file, locate)
     scales = {dimension.name: dimension for dimension in dimensions}
     check.texts("pair_id", frozenset(pair_ids), "no such pair in the pairs table")
     check.texts("dimension", scales, f"expected {', '.join(scales)}")
@@ -239,7 +239,8 @@ def check_ratings(
     for name, dimension in scales.items():
         rows = names == name
         rated[rows] = dimension.rated(scores[rows])
-        check.refuse("score", rows & np.isnan(rated), f"expected for {name}: {dimension.scale}")
+        if (outside := rows & np.isnan(rated)).any():
+            check.refuse("score", outside, f"expected for {name}: {dimension.scale}")
     checked = {"score": rated}
     if SECONDS in ratings:
         expected = "expected a finite number of seconds, at least 0, or none where the time is unknown"
@@ -261,7 +262,7 @@ def check_preferences(
     Raises:
         DataError: Also where a pair is preferred to itself or a strength is negative.
     """
-    check = _Check(preferences, PREFERENCE_COLUMNS, file, locate_in(file))
+    check = _Check(preferences, PREFERENCE_COLUMNS, file)
     ids, names = frozenset(pair_ids), [dimension.name for dimension in dimensions]
     for column in ("chosen_id", "rejected_id"):
         check.texts(column, ids, "no such pair in the pairs table")
@@ -308,7 +309,7 @@ class _Check:
     table: pd.DataFrame
     columns: Sequence[str]  # those that it must have
     file: object
-    locate: Locate
+    locate: Locate | None = None
 
     def __post_init__(self) -> None:
         missing = [column for column in self.columns if column not in self.table]
@@ -318,10 +319,10 @@ class _Check:
     def refuse(self, column: str, bad: np.ndarray, expected: str) -> None:
         if not bad.any():
             return
-        first = int(bad.argmax())
+        first, locate = int(bad.argmax()), self.locate or locate_in(self.file)
         value = shown(_plain(self.table[column].iloc[first]))
         count_note = f" ({int(bad.sum()) - 1} more)" if bad.sum() > 1 else ""
-        raise DataError(f"{self.locate(first, column)}: value {value}; {expected}{count_note}")
+        raise DataError(f"{locate(first, column)}: value {value}; {expected}{count_note}")
 
     def texts(self, column: str, known: Collection[str] | None, expected: str) -> None:
         """Each cell is one of the `known` texts; None = a name. Each distinct one is checked once."""
@@ -354,7 +355,7 @@ class _Check:
         if repeated.any():
             second = int(repeated.argmax())
             values = list(zip(*(self.table[column] for column in columns), strict=True))
-            first = self.locate(values.index(values[second]), columns[0])
+            first = (self.locate or locate_in(self.file))(values.index(values[second]), columns[0])
             self.refuse(columns[0], repeated, f"expected each {', '.join(columns)} once; it stands at {first} already")
 
 

@@ -287,7 +287,7 @@ def pair_columns(path: DataPath) -> Iterator[tuple[dict[str, list[Any]], StoredF
         sizes = [group.num_rows for group in groups]
         file = StoredFile(path, path_version(path), (0, *accumulate(sizes))[: len(sizes)])
         texts = [leaf for leaf in leaves if not leaf.endswith(".bytes")]
-        embedded = dict.fromkeys((CONTEXT, RESPONSE), 0)
+        embedded: dict[str, int] = {CONTEXT: 0, RESPONSE: 0}
         distinct_tags: dict[Any, Any] = {}
         for number in range(len(groups)):  # no batch spans two: dictionaries inside lists cannot
             row = 0
@@ -359,8 +359,9 @@ def check_columns(
     for row, tags in enumerate(columns[TAGS]):
         if tags and id(tags) not in seen:
             seen.add(id(tags))
-            if fault := _tag_fault(tags, tag_columns):
-                faults.append((row, *fault))
+            are_names = [isinstance(text, str) and NAME.fullmatch(text) for tag in tags for text in tag]
+            if not all(are_names) or any(one >= other for (one, _), (other, _) in pairwise(tags)):
+                faults.append((row, *_tag_fault(tags, tag_columns)))
                 break
     roles = (
         (row, CONTEXT, turn, "a clip with a role such as 'user'")
@@ -379,16 +380,15 @@ def check_columns(
         raise bad_value(locate(start + row, column), value, expected)
 
 
-def _tag_fault(tags: Tags, tag_columns: Collection[str]) -> tuple[str, object, str] | None:
-    """The column of a bad tag, what it holds and what is expected; None if all are good."""
+def _tag_fault(tags: Tags, tag_columns: Collection[str]) -> tuple[str, object, str]:
+    """What is wrong with tags: the column, what it holds and what is expected."""
     for name, value in tags:
         if not is_name(name):
             return TAGS, name, f"{A_NAME}, as name of a tag"
         if not is_name(value):
             column = f"{TAG_PREFIX}{name}"
             return column if column in tag_columns else TAGS, value, A_NAME
-    names = [name for name, _ in tags]
-    return None if sorted(set(names)) == names else (TAGS, names, "each name once, sorted")
+    return TAGS, [name for name, _ in tags], "each name once, sorted"
 
 
 def content_hash(
@@ -432,7 +432,7 @@ def content_hash(
     return digest.hexdigest()
 
 
-def _as_json(values: pd.Series, is_text: bool) -> pa.LargeStringArray:
+def _as_json(values: Any, is_text: bool) -> pa.LargeStringArray:
     """Each cell as JSON spells it, equal ones once. No two numbers differ only in rounding; NaN is ``null``."""
     import pandas as pd
 
