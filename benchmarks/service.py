@@ -2,12 +2,12 @@
 
 The real program is started on a judge, and asked by one client at a time, by many good ones at once, by three quarters
 of them alone and beside a quarter whose bodies are in very many small pieces, and by many of which some are slow,
-greedy, broken, silent or gone (`KINDS`); each has an address of its own (127.0.1.x). Then all rest for a moment, go on,
-and the service is told to stop (SIGTERM). Printed as JSON are throughput and latency of good requests, statuses by kind
-(0 = the client hung up, -1 = nobody listened, -2 = no answer), how scores differ from those of `Scorer`, memory and
-descriptors of the service and its decoders, and what was let in but never answered. Exit code 1 where anything was
-answered otherwise than it should be, the worst good answer took more than 10 times the median, an accepted request was
-lost, a score was off by more than 1e-5, or memory grew by more than 5 % in the second half.
+greedy, broken, silent or gone (`KINDS`). Then all rest for a moment, go on, and the service is told to stop (SIGTERM).
+Printed as JSON are throughput and latency of good requests, statuses by kind (0 = the client hung up, -1 = nobody
+listened, -2 = no answer), how scores differ from those of `Scorer`, memory and descriptors of the service and its
+decoders, and what was let in but never answered. Exit code 1 where anything was answered otherwise than it should be,
+the worst good answer took more than 10 times the median, an accepted request was lost, a score was off by more than
+1e-5, or memory grew by more than 5 % in the second half.
 Run: `python benchmarks/service.py demo/judge --seconds 180`
 """
 
@@ -153,7 +153,7 @@ async def mixed(program: Program, clients: Sequence[Client], seconds: float) -> 
     await asyncio.sleep(REST_SECONDS)
     left_open = program.descriptors() - program.descriptors_at_start
     stop_second, material = asyncio.Event(), clients[0].material
-    clients = [Client(program.port, number, material) for number in range(len(clients))]
+    clients = [Client(program.port, material) for _ in range(len(clients))]
     loading = asyncio.create_task(load(clients, [*KINDS, *["never reads"] * 10], stop_second))
     await asyncio.sleep(min(REST_SECONDS, seconds / 4))
     signalled = time.monotonic()
@@ -213,7 +213,7 @@ async def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         program = Program(options.judge, Path(folder))
         try:
-            clients = [Client(program.port, number, material) for number in range(options.clients)]
+            clients = [Client(program.port, material) for _ in range(options.clients)]
             await timed(clients[:4], options.seconds / 30)  # warm up
             fourth = len(clients) // 4
             times = {

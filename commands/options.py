@@ -40,7 +40,7 @@ New = Callable[..., argparse.ArgumentParser]
 _ANY_JUDGE = (
     "judge folder, run folder, openai:MODEL, gemini:MODEL (with settings, as in openai:gpt-audio-1.5,samples=5), "
     "scores:FILE, human:RATER (one rater against the others), probe:JUDGE_OR_BACKBONE (a regression on what the frozen "
-    "backbone hears), or a baseline: acoustic, acoustic:egemaps, text, quality, random, constant"
+    "backbone hears), or a baseline: acoustic, acoustic:egemaps, text, random, constant"
 )
 _JUDGE = "judge folder or run folder"
 _SITUATION = "text about the situation, as raters were given it"

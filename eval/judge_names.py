@@ -12,7 +12,7 @@ PROVIDERS = ("openai", "gemini")
 """Providers of prompted judges, written ``PROVIDER:MODEL``; settings follow, each after a comma."""
 PROBE, SCORES, HUMAN = "probe:", "scores:", "human:"
 """Prefixes of the judge or backbone behind a probe, of a file of scores, and of a rater."""
-BASELINES = ("acoustic", "acoustic:egemaps", "text", "quality", "random", "constant")
+BASELINES = ("acoustic", "acoustic:egemaps", "text", "random", "constant")
 
 
 def is_prompted(spec: str) -> bool:

@@ -52,7 +52,6 @@ class RequestRecord:
     id: str  # of the client, if it sent a sensible one in `X-Request-ID`
     method: str  # of HTTP
     route: str  # path if it is one of `ROUTES`, else ``other``: what strangers ask for is not written down
-    client: str = ""  # address, which is never written down
     begun: float = field(default_factory=time.monotonic)  # `time.monotonic`
     status: int = 0  # of the answer
     code: str = ""  # of `schemas.Code`; empty = no error
@@ -79,8 +78,7 @@ def record_of(scope: Scope) -> RequestRecord:
         sent_id = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
         method = scope["method"] if scope["method"] in ("GET", "POST") else "other"
         route = scope["path"] if scope["path"] in ROUTES else "other"
-        client, _ = scope["client"] or ("", 0)
-        scope[_KEY] = RequestRecord(sent_id if _ID.fullmatch(sent_id) else uuid.uuid4().hex, method, route, client)
+        scope[_KEY] = RequestRecord(sent_id if _ID.fullmatch(sent_id) else uuid.uuid4().hex, method, route)
     return scope[_KEY]
 
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from ..data_modules.schema import Pair, Turn
 from ..models.assessment import Assessment
 from ..models.calibration import DEFAULT_LEVEL
 from ..scorer import Scorer
-from .batcher import Batcher, Full, QueuedPair, has_place, work_by_lane, work_of
+from .batcher import Batcher, Full, QueuedPair, work_of
 from .decoding import Decoders
 from .forms import Form, FormT, IntervalForm, RankForm, RewardForm, check_head, receive, too_large
 from .records import LOGGER, Metrics, RequestRecord, record_of
@@ -226,7 +226,7 @@ class Service:
                     for key, job in jobs.items():
                         by_key[key] = Outcome(await asyncio.wrap_future(job.future), job.clipped)
                 except Full:
-                    raise _busy(judge, any(job.is_long for job in jobs.values())) from None
+                    raise _busy(judge) from None
                 finally:
                     judge.batcher.drop(jobs.values())  # does nothing to those that are done
         outcomes = [by_key[key] for key in form.keys]
@@ -248,10 +248,7 @@ class Service:
             Problem: If there is none.
         """
         judge = self.judge
-        held = Counter(upload.client for upload in self._uploads)
-        if not (
-            has_place(held, record.client, 1, self.settings.concurrency) and judge.batcher.has_place(record.client)
-        ):
+        if len(self._uploads) >= self.settings.concurrency or not judge.batcher.has_place():
             raise _busy(judge)
         record.admitted = True
         self.under_way += 1
@@ -321,7 +318,7 @@ class Service:
                     continue
                 seconds.responses.append(round(lasts, 3))
                 read = sum(each.seconds * windows / judge.windows(each.seconds) for each in (*clips, clip))
-                jobs[key] = QueuedPair(_pair(record, form, clips, clip), level, record.client, windows, read, clipped)
+                jobs[key] = QueuedPair(_pair(record, form, clips, clip), level, windows, read, clipped)
                 _check_work(judge, form, windows, sum(job.windows for job in jobs.values()))
         finally:
             judge.batcher.announce(-len(missing))
@@ -415,15 +412,15 @@ def _check_fits(jobs: Collection[QueuedPair], settings: ServiceSettings) -> None
     Raises:
         Problem: If not; to ask again would not help.
     """
-    work = max(work_by_lane(jobs).values())
+    work = sum(job.work for job in jobs)
     if work > settings.max_queue:
         reason = f"the pairs are as much work as {work} short ones, and at most {settings.max_queue} may wait"
         raise Problem("invalid", f"{reason}; expected fewer responses, shorter clips, or serve --max-queue {work}")
 
 
-def _busy(judge: ServedJudge, long: bool = False) -> Problem:
-    """The refusal of a full service, or of one in which pairs that are scored alone would wait for too long."""
-    wait = f"{min(60, max(1, judge.batcher.seconds(long))):.0f}"
+def _busy(judge: ServedJudge) -> Problem:
+    """The refusal of a service that is full, or in which a pair would wait for too long."""
+    wait = f"{min(60, max(1, judge.batcher.seconds())):.0f}"
     return Problem("busy", f"too many requests wait; ask again in {wait} s", {"Retry-After": wait})
 
 

@@ -134,10 +134,6 @@ def _named(
         return ScoresFile(Path(spec.removeprefix(SCORES)))
     if spec == "random":
         return RandomJudge(dataset.card.dimensions, seed)
-    if spec == "quality":
-        from .baselines.acoustic import QualityJudge
-
-        return QualityJudge(dataset.card.dimensions)
     if not (spec in BASELINES or spec.startswith(PROBE)):
         return TrainedJudge.load(Path(spec), **placing)
     if spec != "constant" and (split is None or split in learn_from):

@@ -91,20 +91,18 @@ class InProcess:
     def __init__(self, app: Any, portal: anyio.from_thread.BlockingPortal) -> None:
         self.app, self._portal = app, portal
 
-    def __call__(self, method: str, path: str, address: str = "127.0.0.1", **options: Any) -> httpx.Response:
+    def __call__(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def send() -> httpx.Response:
-            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, client=(address, 1))
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
                 return await client.request(method, path, **options)
 
         return self._portal.call(send)
 
-    def score(
-        self, *clips: bytes, path: str = "/v1/score", address: str = "a", context: Sequence[bytes] = (), **fields: str
-    ) -> Any:
+    def score(self, *clips: bytes, path: str = "/v1/score", context: Sequence[bytes] = (), **fields: str) -> Any:
         """Posts a form of responses."""
         files = [("response", ("r.wav", clip)) for clip in clips] + [("context", ("c.wav", clip)) for clip in context]
-        return self("POST", path, address, files=files, data=fields)
+        return self("POST", path, files=files, data=fields)
 
 
 class InThreads:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from empathy_judge.audio_inputs import make_pair
 from empathy_judge.data_modules.audio import Clip
-from empathy_judge.serving.batcher import Batcher, Full, QueuedPair, has_place
+from empathy_judge.serving.batcher import Batcher, Full, QueuedPair
 
 from ..conftest import until
 from .services import RATE, FakeScorer
@@ -20,11 +20,9 @@ CLIP = Clip(np.full(RATE, 0.5, np.float32), RATE)
 LONG = "word " * 300
 
 
-def jobs(
-    names: str, client: str | None = None, situation: str | None = None, windows: int = 1, seconds: float = 1.0
-) -> list[QueuedPair]:
-    """A pair of nothing much for each letter; each is a client of its own, unless there is one for all."""
-    return [QueuedPair(make_pair(name, None, CLIP, situation), 0.9, client or name, windows, seconds) for name in names]
+def jobs(names: str, situation: str | None = None, windows: int = 1, seconds: float = 1.0) -> list[QueuedPair]:
+    """A pair of nothing much for each letter."""
+    return [QueuedPair(make_pair(name, None, CLIP, situation), 0.9, windows, seconds) for name in names]
 
 
 @pytest.fixture
@@ -114,14 +112,14 @@ def test_waiting_ends(scorer):
 
 def test_what_was_dropped_is_never_begun_and_its_place_is_free(batcher, scorer):
     first = held_up(batcher, scorer)
-    batcher.submit(gone := jobs("abcdef", client="x"))
+    batcher.submit(gone := jobs("abcdef"))
     submitted(batcher, jobs("ghijkl"))
     with pytest.raises(Full):
         batcher.submit(jobs("m"))
     batcher.drop([*gone, first])  # the first was begun already
     assert [job.pair.pair_id for job in batcher.jobs] == list("ghijkl")
     with pytest.raises(Full):  # all or none
-        batcher.submit(jobs("nopqrst", client="y"))
+        batcher.submit(jobs("nopqrst"))
     (late,) = submitted(batcher, jobs("z"))
     scorer.open.set()
     assert late.future.result(10)
@@ -129,32 +127,15 @@ def test_what_was_dropped_is_never_begun_and_its_place_is_free(batcher, scorer):
     assert order(scorer) == ["1", "ghij", "klz"]
 
 
-def test_clients_take_turns(batcher, scorer):
+def test_who_came_first_is_scored_first_and_those_with_long_texts_or_much_audio_alone(batcher, scorer):
     held_up(batcher, scorer)
-    batcher.submit(jobs("abcdef", client="x"))
-    batcher.submit(jobs("pq", client="y", windows=2))
-    last = submitted(batcher, jobs("z"))
+    batcher.submit(jobs("uv"))
+    batcher.submit([*jobs("ab", situation=LONG), *jobs("w"), *jobs("c", seconds=61)])
+    last = submitted(batcher, jobs("xyz"))
     scorer.open.set()
-    assert last[0].future.result(10)
     batcher.close()
-    assert order(scorer) == ["1", "apzb", "cqde", "f"]  # those of two windows are twice the work
-
-
-def test_those_with_long_texts_are_scored_alone_and_by_turns_with_others(batcher, scorer):
-    held_up(batcher, scorer)
-    long = submitted(batcher, [*jobs("abc", situation=LONG), *jobs("xy")])
-    scorer.open.set()
-    assert all(job.future.result(10) for job in long)
-    assert order(scorer) == ["1", "a", "xy", "b", "c"]
-
-
-def test_a_long_pair_gives_the_others_as_much_time_as_it_took(batcher, scorer):
-    held_up(batcher, scorer)
-    long = submitted(batcher, [*jobs("a", situation=LONG), *jobs("uvwxy"), *jobs("b", seconds=61)])
-    batcher._owed = 1000.0  # as if one had just been scored
-    scorer.open.set()
-    assert all(job.future.result(10) for job in long)
-    assert order(scorer) == ["1", "uvwx", "y", "a", "b"]
+    assert all(job.future.result(10) for job in last)
+    assert order(scorer) == ["1", "uvwx", "a", "b", "c", "yz"]
 
 
 def test_closing_scores_what_waits(batcher, scorer):
@@ -170,46 +151,27 @@ def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer):
     batcher = Batcher(scorer, 100, 0.0, lambda pairs, seconds: None, pytest.fail, patience=30.0)  # type: ignore[arg-type]
     held_up(batcher, scorer)
     submitted(batcher, jobs("abcde"))  # and one is being scored
-    batcher._short.seconds_per_work = 5.0
+    batcher._short.seconds = 5.0
     assert batcher.seconds() == 30.0
-    assert batcher.has_place("g")
-    batcher._short.seconds_per_work = 5.1
-    assert not batcher.has_place("g")
-    batcher._short.seconds_per_work = batcher._long.seconds_per_work = 2.0
+    assert batcher.has_place()
+    batcher._short.seconds = 5.1
+    assert not batcher.has_place()
+    batcher._short.seconds = batcher._long.seconds = 2.0
     submitted(batcher, jobs("x", windows=8, seconds=61))
-    assert (batcher.seconds(), batcher.seconds(long=True)) == (22.0, 34.0)  # each has half of the time
-    assert batcher.has_place("g")
+    assert batcher.seconds() == 28.0
+    assert batcher.has_place()
+    assert not batcher.has_place(long=True)  # half of the time is for short pairs
+    batcher._long.seconds = 2.5
     with pytest.raises(Full):
-        batcher.submit(jobs("y", windows=8, seconds=61))
+        batcher.submit(jobs("y"))
     scorer.open.set()
     batcher.close()
 
 
-def test_a_long_pair_is_not_overtaken_for_ever(scorer):
-    batcher = Batcher(scorer, 100, 0.0, lambda pairs, seconds: None, pytest.fail, patience=30.0)  # type: ignore[arg-type]
+def test_a_window_of_a_long_pair_counts_for_half_a_second_until_one_was_measured(batcher, scorer):
     held_up(batcher, scorer)
-    (first,) = submitted(batcher, jobs("x", windows=10, seconds=61))
-    assert batcher.seconds(long=True) == pytest.approx(10.05)  # half a second for a window until one was measured
-    first.entered -= 19.5
-    assert batcher.has_place("y", 10, long=True)
-    first.entered -= 1.0
-    assert not batcher.has_place("y", 10, long=True)
-    assert batcher.has_place("y")  # no matter for those who do not overtake it
+    submitted(batcher, jobs("x", windows=10, seconds=61))
+    assert batcher.seconds() == pytest.approx(5.05)
     scorer.open.set()
     batcher.close()
-    assert batcher._long.seconds_per_work < 0.1  # the first measure replaces what was guessed
-
-
-@pytest.mark.parametrize(
-    ("held", "most"),
-    [
-        ({}, 12),  # who has nothing may take all
-        ({"a": 1}, 5),  # half of them for one client alone
-        ({"a": 1, "b": 1}, 3),
-        ({"a": 3, "b": 1, "c": 1}, 0),
-        ({"b": 8}, 4),
-        ({"b": 6, "c": 6}, 0),
-    ],
-)
-def test_how_many_places_a_client_may_take(held, most):
-    assert sum(has_place(held, "a", more, 12) for more in range(1, 20)) == most
+    assert batcher._long.seconds < 0.1

@@ -75,9 +75,9 @@ def test_what_is_sent_twice_is_heard_once(scorer):
         assert numbers(reward(service, wav(0.5), wav(0.25), wav(0.5))) == pytest.approx([0.5, 0.25, 0.5], abs=1e-3)
         assert len(scorer.heard) == 2
         scorer.open.clear()
-        first = pool.submit(reward, service, wav(0.75), wav(0.5), address="a")
+        first = pool.submit(reward, service, wav(0.75), wav(0.5))
         until(lambda: len(scorer.heard) == 3)
-        second = pool.submit(reward, service, wav(0.75), wav(0.125), address="b")
+        second = pool.submit(reward, service, wav(0.75), wav(0.125))
         with pytest.raises(TimeoutError):
             second.result(0.2)
         scorer.open.set()

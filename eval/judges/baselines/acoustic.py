@@ -1,17 +1,14 @@
-"""Audio baselines: one rates delivery from a list of acoustic measures (no words, no learned encoder), the other rates
-the quality of the recording with DNSMOS."""
+"""The audio baseline: rates delivery from a list of acoustic measures (no words, no learned encoder)."""
 
 from __future__ import annotations
 
-import importlib.resources
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
@@ -21,8 +18,8 @@ from ....data_modules.errors import AudioError, UserError
 from ....data_modules.functionals import FUNCTIONALS, functionals
 from ....data_modules.parallel import map_threads
 from ....data_modules.prosody import RATE
-from ....data_modules.schema import Dimension, Pair, PairDataset
-from .. import OK, score_table
+from ....data_modules.schema import Pair, PairDataset
+from .. import OK
 from .regression import Learn, RegressionJudge, Standardised, searched
 
 ITERATIONS = 300
@@ -57,7 +54,7 @@ class ClipFeatures:
             measures and the differences are NaN. Then per pair ``ok``, or why a clip cannot be used; its row is NaN.
         """
         answered = [turn.audio for pair in pairs for turn in pair.context[-1:]]
-        measured = self.of_clips([*answered, *(pair.response for pair in pairs)])
+        measured = self._of_clips([*answered, *(pair.response for pair in pairs)])
         features = np.full((len(pairs), 3 * len(self.measures.names)), np.nan)
         statuses = [OK] * len(pairs)
         absent = np.full(len(self.measures.names), np.nan)
@@ -70,7 +67,7 @@ class ClipFeatures:
                 features[row] = np.concatenate([context, response, response - context])
         return features, statuses
 
-    def of_clips(self, sources: Sequence[AudioSource]) -> dict[AudioSource, np.ndarray | AudioError]:
+    def _of_clips(self, sources: Sequence[AudioSource]) -> dict[AudioSource, np.ndarray | AudioError]:
         """The measures of each clip, shape (k,), or why it cannot be used."""
         new = [source for source in dict.fromkeys(sources) if source not in self._kept]
         measured = dict(zip(new, map_threads(self._of_clip, new, "measuring clips", len(new)), strict=True))
@@ -138,74 +135,3 @@ def boosting(seed: int) -> Learn:
     )
     model = make_pipeline(SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True), trees)
     return searched("boosting", model, {"histgradientboostingregressor__max_leaf_nodes": (4, 31)}, seed)
-
-
-# ---------------------------------------------------------------- how clean a recording is
-
-_WINDOW = int(9.01 * RATE)
-_OVERALL = np.poly1d([-0.06766283, 1.11546468, 0.04602535])  # from the output of the network to a MOS, as published
-_LOWEST, _HIGHEST = 1.0, 5.0  # of a MOS
-
-
-class QualityJudge:
-    """Implements `Judge`: the overall MOS of DNSMOS P.835 (Reddy et al., 2022, doi 10.1109/ICASSP43922.2022.9746108)
-    of the response, whatever the context.
-
-    The MOS is mapped linearly onto the scale, with its better end on the better end of the scale. DNSMOS was not made
-    for the rated dimensions: only the order of the scores means something. A judge of delivery that agrees with it
-    responds to the quality of the recording.
-
-    Args:
-        dimensions: What it scores; all alike.
-
-    Raises:
-        UserError: If its packages are not installed.
-    """
-
-    name = "quality"
-    only_given: str | None = None
-
-    def __init__(self, dimensions: Sequence[Dimension]) -> None:
-        try:
-            import onnxruntime
-
-            weights = importlib.resources.files("speechmos") / "dnsmos_models" / "sig_bak_ovr.onnx"
-        except ImportError:
-            raise UserError(
-                "quality: onnxruntime and speechmos are not both installed; run pip install 'empathy-judge[quality]'"
-            ) from None
-        settings = onnxruntime.SessionOptions()
-        settings.intra_op_num_threads = 1  # clips are measured in threads
-        self._network = onnxruntime.InferenceSession(weights.read_bytes(), settings, providers=["CPUExecutionProvider"])
-        self.dimensions = tuple(dimension.name for dimension in dimensions)
-        self.record: Mapping[str, Any] = {"model": "DNSMOS P.835, sig_bak_ovr.onnx of speechmos", "rate": RATE}
-        self._scales = tuple(dimensions)
-        self._clips = ClipFeatures(Measures(("overall MOS",), lambda samples: np.array([self.mos(samples)])))
-
-    def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        """See `Judge.score`. A response that cannot be used has no score and says why in `status`."""
-        clips = self._clips.of_clips([pair.response for pair in pairs])
-        measured = [clips[pair.response] for pair in pairs]
-        mos = np.array([np.nan if isinstance(measure, AudioError) else measure.item() for measure in measured])
-        share = (np.clip(mos, _LOWEST, _HIGHEST) - _LOWEST) / (_HIGHEST - _LOWEST)
-        scores = [
-            scale.minimum + (share if scale.higher_is_better else 1 - share) * (scale.maximum - scale.minimum)
-            for scale in self._scales
-        ]
-        statuses = [str(measure) if isinstance(measure, AudioError) else OK for measure in measured]
-        return score_table(pairs, self.dimensions, np.stack(scores, axis=1), statuses=statuses)
-
-    def mos(self, samples: np.ndarray) -> float:
-        """Overall MOS, about 1 to 5, as the published program computes it.
-
-        Short clips are repeated; for long ones, windows of 9.01 s, one second apart, are averaged.
-
-        Args:
-            samples: Mono `(samples,)` at `RATE` Hz; values beyond full scale are clipped.
-        """
-        clip = np.clip(samples, -1, 1).astype(np.float32)
-        while len(clip) < _WINDOW:
-            clip = np.concatenate([clip, clip])
-        starts = [RATE * second for second in range(int(len(clip) // RATE - _WINDOW / RATE) + 1)]
-        raw = [np.asarray(self._network.run(None, {"input_1": clip[None, at : at + _WINDOW]})) for at in starts]
-        return float(np.mean(_OVERALL(np.stack(raw)[:, 0, 0, 2])))  # of signal, background and overall the last

@@ -62,24 +62,14 @@ def test_all_of_a_command_meet_the_raters_that_are_no_judges(dataset_folder, tmp
         (["evaluate", "probe:nano", "--split", "all"], "it is fitted on split train and would be measured on it"),
         (["evaluate", "probe:"], "expected probe:JUDGE, a judge or run folder, or probe:BACKBONE"),
         (["evaluate", "probe:no/such/folder"], "no/such/folder"),
-        (["evaluate", "accoustic"], "human:RATER, acoustic, acoustic:egemaps, text, quality, random, constant"),
+        (["evaluate", "accoustic"], "human:RATER, acoustic, acoustic:egemaps, text, random, constant"),
     ],
 )
 def test_mistakes_are_one_line(words, message, dataset_folder, capsys):
     assert message in failed(capsys, *words, "--data", str(dataset_folder))
 
 
-@pytest.mark.parametrize(
-    ("absent", "spec", "message"),
-    [
-        ("opensmile", "acoustic:egemaps", "opensmile is not installed; run pip install 'empathy-judge[acoustic]'"),
-        *(
-            (one, "quality",
-             "onnxruntime and speechmos are not both installed; run pip install 'empathy-judge[quality]'")
-            for one in ("onnxruntime", "speechmos")
-        ),
-    ],
-)  # fmt: skip
-def test_a_package_that_is_not_there_is_one_line(absent, spec, message, dataset_folder, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, absent, None)
-    assert failed(capsys, "evaluate", spec, "--data", str(dataset_folder), *FAST) == f"error: {spec}: {message}"
+def test_a_package_that_is_not_there_is_one_line(dataset_folder, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "opensmile", None)
+    line = failed(capsys, "evaluate", "acoustic:egemaps", "--data", str(dataset_folder), *FAST)
+    assert line == "error: acoustic:egemaps: opensmile is not installed; run pip install 'empathy-judge[acoustic]'"
