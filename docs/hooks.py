@@ -1,4 +1,4 @@
-"""What `make docs` adds: the references of commands and configuration, and the package for the Python reference."""
+"""What `make docs` adds: commands, configuration, measures of delivery, and the package for the Python reference."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "build" / "package" / "empathy_judge"
 MARK = "<!-- commands -->"
 CONFIGURATION = "<!-- configuration -->"
+DELIVERY = "<!-- measures of delivery: {} -->"
 _NO_CODE = {"benchmarks", "build", "docs", "examples", "tests"}
 
 
@@ -31,11 +32,24 @@ def on_pre_build(config: Any) -> None:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Put commands and configuration where a page has their mark."""
-    for mark, made in ((MARK, commands_page), (CONFIGURATION, configuration_page)):
+    """Put commands, configuration and the measures of delivery where a page has their mark."""
+    for mark, made in (
+        (MARK, commands_page),
+        (CONFIGURATION, configuration_page),
+        (DELIVERY.format("clip"), lambda: delivery_table("clip")),
+        (DELIVERY.format("frames"), lambda: delivery_table("frames")),
+    ):
         if mark in markdown:
             markdown = markdown.replace(mark, made())
     return markdown
+
+
+def delivery_table(of: Literal["clip", "frames"]) -> str:
+    """The measures of delivery of a whole clip, or of its short frames, as Markdown."""
+    from empathy_judge.data_modules.functionals import FUNCTIONALS, SPECTRAL
+
+    rows = [_table_row(name, "", what) for name, what in (FUNCTIONALS if of == "clip" else SPECTRAL).items()]
+    return "\n".join(["| measure | what it is |", "|---|---|", *rows])
 
 
 def commands_page() -> str:
@@ -159,7 +173,7 @@ def _train_section() -> str:
             _table_row("--print_config", "", "Print the configuration that all of it comes to, and exit."),
             _table_row("--KEY", "VALUE", "Any key of the configuration, such as `--judge.lora.rank 32`."),
             "",
-            "Every key is on the page [Configuration](configuration.md).",
+            "Every key is below, under [Configuration](#configuration).",
             "",
             f"`{(parser.epilog or '').removeprefix('example: ')}`",
         ]
@@ -187,7 +201,7 @@ def configuration_page() -> str:
         sections.setdefault(group, []).append(row)
     parts = []
     for group, rows in sections.items():
-        parts += [f"{'###' if '.' in group else '##'} {group or 'The run itself'}", ""]
+        parts += [f"{'####' if '.' in group else '###'} {group or 'The run itself'}", ""]
         parts += ["| key | meaning |", "|---|---|", *rows, ""] if rows else []
     return "\n".join(parts).strip()
 

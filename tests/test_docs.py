@@ -178,7 +178,7 @@ def test_links_lead_somewhere(page, command_page):
 def test_configuration_reference_has_every_key():
     """Below its section with its help, values and default."""
     page = loaded(DOCS / "hooks.py").configuration_page()
-    assert "\n### judge.lora\n" in page
+    assert "\n#### judge.lora\n" in page
     assert "\n| `rank` | Rank of the update. Default: `16`. |\n" in page
     assert 'One of `lora`, `rslora`, `dora`. Default: `"lora"`. |' in page
     assert re.search(r"^\| `resume` \| .* One of `true`, `false`, `auto`\. Default: `false`\. \|$", page, re.MULTILINE)
@@ -201,7 +201,7 @@ def test_the_importer_of_the_page_imports(tmp_path):
         for n, model, ratings in ((1, "a", {"anna": 4, "ben": 5}), (2, "b", {"anna": 9}))
     ]
     (tmp_path / "sessions.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    importer = _example("write-an-importer.md", "data_modules.importers")
+    importer = _example("extend.md", "data_modules.importers")
     options = argparse.ArgumentParser()
     importer["add_arguments"](options)
     found = importer["read"](tmp_path, options.parse_args([]))
@@ -232,7 +232,7 @@ def test_the_campaigns_of_the_page_become_one_dataset(tmp_path, monkeypatch):
 
 
 def test_the_loss_of_the_page_is_log_cosh():
-    log_cosh = _example("add-a-loss.md", "models")["log_cosh"]
+    log_cosh = _example("extend.md", "models", 1)["log_cosh"]
     prediction, target = torch.tensor([[0.2], [0.9], [0.5]]), torch.tensor([[0.5], [0.1], [torch.nan]])
     mask = torch.tensor([[True], [True], [False]])
     expected = 0.04 * torch.log(torch.cosh(torch.tensor([-1.5, 4.0]))).mean()
@@ -241,7 +241,7 @@ def test_the_loss_of_the_page_is_log_cosh():
 
 def test_the_listening_check_of_the_page_slows_down():
     clip = Clip(np.sin(np.arange(16_000) * 2 * np.pi * 200 / 16_000).astype(np.float32), 16_000)
-    changed = _example("add-a-listening-check.md", "eval.probes")["slower"](clip, np.random.default_rng(0))
+    changed = _example("extend.md", "eval.probes", 2)["slower"](clip, np.random.default_rng(0))
     assert len(changed.samples) == 17_600
     assert np.abs(np.fft.rfft(changed.samples)).argmax() / 1.1 == pytest.approx(200 / 1.1, abs=1)
 

@@ -17,7 +17,7 @@ from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
 from empathy_judge.data_modules.functionals import DELIVERY, FUNCTIONALS, SPECTRAL, delivery, functionals
 from scipy import fft
 
-from ..conftest import real_data
+from ..conftest import loaded, real_data
 from ..pages import DOCS
 
 RATE = 16_000
@@ -115,9 +115,11 @@ def test_delivery_begins_with_the_functionals_and_the_page_lists_everything(make
     assert DELIVERY[: len(FUNCTIONALS)] == tuple(FUNCTIONALS)
     assert len(DELIVERY) == len(set(DELIVERY)) == 158
     np.testing.assert_allclose(delivery(samples)[: len(FUNCTIONALS)], functionals(samples), rtol=1e-3, atol=1e-3)
-    page = (DOCS / "reference" / "delivery.md").read_text(encoding="utf-8")
-    for name, what in [*FUNCTIONALS.items(), *SPECTRAL.items()]:
-        assert f"| `{name}` | {what} |" in page
+    hooks, page = loaded(DOCS / "hooks.py"), (DOCS / "reference" / "statistics.md").read_text(encoding="utf-8")
+    for of, measures in (("clip", FUNCTIONALS), ("frames", SPECTRAL)):
+        assert hooks.DELIVERY.format(of) in page
+        table = hooks.delivery_table(of)
+        assert all(f"| `{name}` | {what} |" in table for name, what in measures.items())
 
 
 def test_short_frames_of_white_noise():
