@@ -75,7 +75,7 @@ MAX_RATIO = 1_000
 """A file that is larger than `BOMB_BYTES` once it is unpacked, and was packed tighter than this, is refused."""
 BOMB_BYTES = 64 << 20
 _BUFFER = 1 << 20
-_BATCH_ROWS = 8_192
+_BATCH_ROWS = 4_096
 _TEXT = re.compile(r"[^\ud800-\udfff]+")  # UTF-8 holds no half of a surrogate pair
 _LINES_AT_ONCE = 65_536
 HASHED_COLUMNS = tuple(name for name in ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS) if name != "split")
