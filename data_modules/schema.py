@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from .audio import AudioSource
-from .errors import DataError, Locate, bad_value, first_problem, place, shown, system_errors
+from .errors import DataError, Locate, first_problem, place, shown, system_errors
 from .folders import (
     CARD_FILE,
     DataPath,
@@ -46,7 +46,7 @@ from .storage import (
     TEXTS,
     StoredFile,
     Tags,
-    check_columns,
+    column_fault,
     content_hash,
     hash_order,
     pair_columns,
@@ -300,22 +300,22 @@ def _load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, 
     for path in files:
         starts.append(len(pairs))
         for columns, file, group, first in pair_columns(path):
-            check_columns(columns, positions, locate)
+            fault = column_fault(columns, positions, locate)
             start, ids, responses = len(pairs), columns["pair_id"], columns[RESPONSE]
-            if None in responses:
-                raise bad_value(locate(start + responses.index(None), RESPONSE), None, "either a path or bytes")
+            contexts = [turns or () for turns in columns[CONTEXT]]
+            clips: Clips = [
+                (start + row, turn, clip["path"], clip["sha256"])
+                for row, turns in enumerate(contexts[: fault and fault[0]])
+                for turn, clip in (*enumerate(turns), (None, responses[row]))
+            ]
+            _find_files(root, clips, found, locate)
+            if fault is not None:
+                raise fault[1]
             if splits is not None:
                 columns["split"] = splits["split"][start : start + len(ids)]
                 are_names = all(map(NAME.fullmatch, set(columns["split"]) - {None}))
                 if splits["pair_id"][start : start + len(ids)] != ids or not are_names:
                     raise DataError(mismatch)
-            contexts = [turns or () for turns in columns[CONTEXT]]
-            clips: Clips = [
-                (start + row, turn, clip["path"], clip["sha256"])
-                for row, turns in enumerate(contexts)
-                for turn, clip in (*enumerate(turns), (None, responses[row]))
-            ]
-            _find_files(root, clips, found, locate)
             row = first - start  # of a position, in the row group
             audio = iter(
                 [

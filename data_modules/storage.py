@@ -75,7 +75,7 @@ MAX_RATIO = 1_000
 """A file that is larger than `BOMB_BYTES` once it is unpacked, and was packed tighter than this, is refused."""
 BOMB_BYTES = 64 << 20
 _BUFFER = 1 << 20
-_BATCH_ROWS = 8_192
+_BATCH_ROWS = 4_096
 _TEXT = re.compile(r"[^\ud800-\udfff]+")  # UTF-8 holds no half of a surrogate pair
 _LINES_AT_ONCE = 65_536
 HASHED_COLUMNS = tuple(name for name in ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS) if name != "split")
@@ -323,15 +323,15 @@ def _clip_without_content(path: DataPath) -> DataError:
     return DataError(f"{path}: its footer counts other clips than it has; was the file changed?")
 
 
-def check_columns(
+def column_fault(
     columns: Mapping[str, Sequence[Any]],
     positions: dict[str, int],
     locate: Locate,
     *,
     grouped: bool = True,
     tag_columns: Collection[str] = (),
-) -> None:
-    """Checks the texts in the next rows of a table of pairs, given as columns; of the context the roles count.
+) -> tuple[int, DataError] | None:
+    """Checks the next rows of a table of pairs, given as columns: texts, roles, and that each has a response.
 
     Args:
         columns: Those of ``pairs.parquet``, without the audio.
@@ -340,8 +340,9 @@ def check_columns(
         grouped: Every pair has a group.
         tag_columns: The tags, such as ``tag:cue``, that have a column of their own where the table came from.
 
-    Raises:
-        DataError: On a missing, empty or repeated ``pair_id``, or a text that is none; the first row is named.
+    Returns:
+        The first bad row, from 0 among these, and what is wrong with it: a missing, empty or repeated ``pair_id``, or a
+        text that is none. None = all are good.
     """
     start, names = len(positions), ("pair_id", "group_id", *NAME_COLUMNS)
     faults: list[tuple[int, str, object, str]] = []  # the first row of each kind: row, column, value, what is expected
@@ -370,14 +371,17 @@ def check_columns(
         if turn is None or not (isinstance(turn["role"], str) and NAME.fullmatch(turn["role"]))
     )
     faults += islice(roles, 1)
+    if None in columns[RESPONSE]:
+        faults.append((columns[RESPONSE].index(None), RESPONSE, None, "either a path or bytes"))
     first = min(faults, key=lambda fault: fault[0], default=None)
     for row, pair_id in enumerate(columns["pair_id"][: first and first[0]], start):
         if (earlier := positions.setdefault(pair_id, row)) != row:
             expected = f"each id once; it stands at {locate(earlier, 'pair_id')} already"
-            raise bad_value(locate(row, "pair_id"), pair_id, expected)
-    if first is not None:
-        row, column, value, expected = first
-        raise bad_value(locate(start + row, column), value, expected)
+            return row - start, bad_value(locate(row, "pair_id"), pair_id, expected)
+    if first is None:
+        return None
+    row, column, value, expected = first
+    return row, bad_value(locate(start + row, column), value, expected)
 
 
 def _tag_fault(tags: Tags, tag_columns: Collection[str]) -> tuple[str, object, str]:

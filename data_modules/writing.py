@@ -34,7 +34,7 @@ from .storage import (  # fmt: skip
     TEXT_COLUMNS,
     TEXTS,
     Tags,
-    check_columns,
+    column_fault,
     content_hash,
     hash_order,
     open_parquet,
@@ -205,17 +205,20 @@ def checked_pairs(
     """The same rows, after a check of their texts; audio is not checked.
 
     Rows have the columns of ``pairs.parquet``. `file` is what messages call the table, `locate` what they call a cell,
-    where it came from another layout; for the rest see `check_columns`.
+    where it came from another layout; for the rest see `column_fault`.
 
     Raises:
-        DataError: As `check_columns`, and on an empty table.
+        DataError: On the first bad row, and on an empty table.
     """
     positions: dict[str, int] = {}
     remaining = iter(rows)
     while part := list(islice(remaining, _ROWS_AT_ONCE)):
-        columns = {name: [row[name] for row in part] for name in (*TEXTS, CONTEXT)}
-        check_columns(columns, positions, locate or locate_in(file), grouped=grouped, tag_columns=tag_columns)
-        yield from part
+        columns = {name: [row[name] for row in part] for name in (*TEXTS, CONTEXT, RESPONSE)}
+        where = locate or locate_in(file)
+        fault = column_fault(columns, positions, where, grouped=grouped, tag_columns=tag_columns)
+        yield from part[: fault and fault[0]]
+        if fault is not None:
+            raise fault[1]
     if not positions:
         raise DataError(f"{file}: the table holds no pairs")
 

@@ -365,6 +365,9 @@ def test_other_yaml_is_refused(written, text):
         PairDataset.load(written)
 
 
+GONE = [{"path": "clips/000-0.wav"}, {"path": "gone.wav"}, {"path": "clips/000-0.wav"}]
+
+
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
@@ -395,6 +398,8 @@ def test_other_yaml_is_refused(written, text):
         ("pairs", set_column("response_audio", [{"path": "gone.wav"}] * 3),
          r"pairs\.parquet, row 1, column 'response_audio': value 'gone.wav': no such file"),
         ("pairs", set_column("response_audio", [None] * 3), "row 1, column 'response_audio': value None"),
+        ("pairs", lambda table: set_column("pair_id", ["a", "b", ""])(set_column("response_audio", GONE)(table)),
+         "row 2, column 'response_audio': value 'gone.wav': no such file"),
         ("pairs", tags_of_first(("cue", "sad"), ("cue", "glad")), "value .*; expected each name once, sorted"),
         ("pairs", tags_of_first(("sex", "f"), ("cue", "sad")), "expected each name once, sorted"),
         *(("pairs", tags_of_first(tag), r"pairs\.parquet, row 1, column 'tags': value .*; expected text without line")

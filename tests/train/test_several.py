@@ -14,8 +14,8 @@ import pytest
 import torch
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.data_modules.writing import complete_dataset, hashed_pairs
+from empathy_judge.data_modules.schema import PairDataset, hashed_pairs
+from empathy_judge.data_modules.writing import complete_dataset
 from empathy_judge.models.artifact import load_any
 from empathy_judge.models.closed_form import FOLDS, Portion, fit
 from empathy_judge.models.weight_files import read_checkpoint
