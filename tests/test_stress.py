@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -96,7 +97,7 @@ def test_a_judge_that_follows_length_is_found_out(scorer, dataset_folder):
     names = ["silence", "twice", "louder", "copy"]
     with (
         mock.patch.object(scorer, "assess_pairs", side_effect=lambda pairs: iter(by_length(pairs))),
-        mock.patch.object(scorer, "calibration", object()),
+        mock.patch.object(scorer, "calibration", SimpleNamespace(dimensions={}, weights="any")),
     ):
         found = stress(scorer, data, split=None, checks=names, resamples=200)
         again = stress(scorer, data, split=None, checks=names, resamples=200)
