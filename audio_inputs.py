@@ -12,10 +12,10 @@ import numpy as np
 from .data_modules.audio import AudioSource, Clip
 from .data_modules.errors import AudioError, UserError, counted, shown
 from .data_modules.ratings import check_situation
-from .data_modules.rows import is_missing
 from .data_modules.samples import clip_of, decoded
 from .data_modules.schema import Pair, Turn
 from .data_modules.stored_clips import StoredClip
+from .data_modules.writing import is_missing
 
 
 class Decoder(Protocol):
@@ -106,6 +106,7 @@ def pairs_of(
         UserError: If lists differ in length, there is one response and a list of something else, or one is no clip or
             no text.
     """
+    context, situation = None if is_missing(context) else context, None if is_missing(situation) else situation
     contexts, responses, situations = column(context), column(response), column(situation)
     if responses is None and (contexts is not None or situations is not None):
         raise UserError("one response with lists of contexts or situations; expected lists with a list of responses")
@@ -113,7 +114,7 @@ def pairs_of(
     count = len(responses)
     if contexts is None:
         only: Any = context
-        contexts = [None if is_missing(only) else clip(only)] * count
+        contexts = [None if only is None else clip(only)] * count
     situations = [situation] * count if situations is None else situations
     if len(contexts) != count or len(situations) != count:
         raise UserError(
@@ -143,17 +144,16 @@ def numbered(questions: Iterable[Question]) -> Iterator[Pair | AudioError]:
         if unknown or is_missing(values.get("response")):
             problem = f"{unknown[0]!r}" if unknown else "no response"
             raise UserError(f"pair {number}: {problem}; expected {', '.join(_NAMES)}")
+        context, situation = (None if is_missing(own) else own for own in map(values.get, ("context", "situation")))
         try:
-            yield _numbered_pair(number, values.get("context"), values["response"], values.get("situation"))
+            yield _numbered_pair(number, context, values["response"], situation)
         except AudioError as error:  # the others are scored
             yield error
 
 
 def _numbered_pair(number: int, context: Any, response: Any, situation: Any) -> Pair:
     try:
-        text = None if is_missing(situation) else situation
-        check_situation(text)
-        heard = None if is_missing(context) else clip(context)
-        return make_pair(f"{number}", heard, clip(response), text)
+        check_situation(situation)
+        return make_pair(f"{number}", None if context is None else clip(context), clip(response), situation)
     except UserError as error:
         raise error.at(f"pair {number}") from None

@@ -174,9 +174,8 @@ class EmpathyReward:
             for number, value in enumerate(_listed(contexts, count, f"{self._context} holds", "value"))
         ]
         texts = _listed(situations, count, f"{self._situation} holds", "value")
-        judge = self.scorer.pair_scorer.judge
         for number, text in enumerate(texts):
-            _named(f"completion {number}", judge.backbone.check_situation, text)
+            _named(f"completion {number}", self.scorer.judge.backbone.check_situation, text)
         clips = _listed(() if responses is None else responses, count, "speak returned", "clip")
         spoken = [self._response(number, value) for number, value in enumerate(clips)]
         keys: dict[int, _Key] = {}

@@ -11,10 +11,10 @@ from typing import get_args, overload
 
 from .audio_inputs import Audio, Question, clip, column, numbered, pairs_of
 from .data_modules.errors import AudioError, UserError, shown
-from .data_modules.schema import Dimension, Pair
+from .data_modules.schema import Pair
 from .models.artifact import LoadedJudge
 from .models.assessment import Assessment, Ranked, in_order
-from .models.calibration import DEFAULT_LEVEL, LEVELS, preference
+from .models.calibration import DEFAULT_LEVEL, preference
 from .models.clip_encoder import KEPT_BYTES
 from .models.disk_store import DiskStore
 from .models.scoring import PairScorer, load_to_score
@@ -26,33 +26,27 @@ Scores = dict[str, float]
 _ON_CPU, _ON_GPU = 16, 64  # most pairs per forward pass
 
 
-class Scorer:
+class Scorer(PairScorer):
     """Scores spoken responses. Build one with `from_pretrained` and keep it: loading takes longer than scoring.
 
     Safe to be called from several threads, which take turns: more of them do not make it faster, longer lists do.
 
     Attributes:
         name: Folder or hub id that it came from.
-        dimensions: What it scores and on which scale.
         description: What `judge.json` says: training data, hashes, versions.
-        calibration: What is known of its errors; None = nothing.
-        batch_size: Most pairs per forward pass.
         sampling_rate: Hz at which it hears; clips of any rate are resampled.
         max_seconds: Longest clip that it hears whole.
-        pair_scorer: What does the work; it takes pairs of a data set.
-        windows: Whether longer ones are heard in windows.
     """
 
-    def __init__(self, loaded: LoadedJudge, scorer: PairScorer, name: str) -> None:
-        """Wrap a judge at work; see `from_pretrained`."""
-        judge = scorer.judge
-        self.dimensions: tuple[Dimension, ...] = judge.dimensions
-        self.description = loaded.description
-        self.calibration = loaded.calibration
-        self.batch_size = scorer.batch_size
+    def __init__(
+        self, loaded: LoadedJudge, name: str, batch_size: int, store: DiskStore | None, kept_bytes: int, windows: bool
+    ) -> None:
+        """Put a judge to work; see `from_pretrained`, and `PairScorer` for further attributes."""
+        judge, self.name, self.description = loaded.judge, name, loaded.description
+        # where a judge learned from comparisons alone, only the order of its scores has a meaning
+        in_points = self.description["provenance"]["shares"].get("ratings", 1) > 0
+        super().__init__(judge, batch_size, loaded.calibration, store, True, kept_bytes, in_points, windows)
         self.sampling_rate, self.max_seconds = judge.backbone.sampling_rate, judge.backbone.max_seconds
-        self.name, self.pair_scorer = name, scorer
-        self.windows = scorer.long_clips == "window"
         self._not_calibrated = f"{name}: no intervals: {loaded.not_calibrated}"
 
     @classmethod
@@ -110,10 +104,7 @@ class Scorer:
             compile_layers(judge.network, leave=[])
         size = batch_size or (_ON_CPU if judge.device.type == "cpu" else _ON_GPU)
         store = None if cache is None else DiskStore(Path(cache))
-        # where a judge learned from comparisons alone, only the order of its scores has a meaning
-        in_points = loaded.description["provenance"]["shares"].get("ratings", 1) > 0
-        scorer = PairScorer(judge, size, loaded.calibration, store, True, kept_bytes, in_points, windows)
-        return cls(loaded, scorer, str(folder))
+        return cls(loaded, str(folder), size, store, kept_bytes, windows)
 
     @overload
     def score(
@@ -305,27 +296,13 @@ class Scorer:
         """
         return self.assess_pairs(numbered(questions), level)
 
-    def assess_pairs(
-        self, pairs: Iterable[Pair | AudioError], level: float = DEFAULT_LEVEL
-    ) -> Iterator[Assessment | AudioError]:
-        """What is known of each pair, in order, or what is wrong with its audio; see `PairScorer.assess`.
-
-        Pairs are taken from the iterable a few batches at a time, so that it may be endless.
-
-        Raises:
-            UserError: If there are no intervals of this level.
-        """
-        if level not in LEVELS:
-            raise UserError(f"level {shown(level)}; expected {', '.join(map(str, LEVELS))}")
-        return self.pair_scorer.assess(pairs, level)
-
     def check_clip(self, audio: Audio) -> None:
         """Check that the judge can hear this clip.
 
         Raises:
             AudioError: If it cannot be read, is not finite, or is too long (see `windows`).
         """
-        self.pair_scorer.judge.decode(clip(audio), self.pair_scorer.long_clips)
+        self.judge.decode(clip(audio), self.long_clips)
 
     def check_text(self, pair: Pair) -> None:
         """Check that the judge can read the text of a pair, whatever its clips are.
@@ -333,11 +310,7 @@ class Scorer:
         Raises:
             TextError: If not.
         """
-        self.pair_scorer.judge.check_text(pair)
-
-    def forget(self) -> None:
-        """Drop the audio states that are kept in this process: see `PairScorer.forget`."""
-        self.pair_scorer.forget()
+        self.judge.check_text(pair)
 
     def dimension_names(self, names: str | Sequence[str] | None) -> tuple[str, ...]:
         """The given names of dimensions (one may stand without a list), or the names of all.

@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..data_modules.audio import AudioSource
+from ..data_modules.embedded_tables import has_bytes, parquet_tables, python_rows
 from ..data_modules.errors import AccessError, AudioError, DataError, OutsideError, names_shown, place, shown
 from ..data_modules.folders import resolve_inside
 from ..data_modules.parallel import say
-from ..data_modules.parquet import has_bytes, parquet_tables, python_rows
 from ..data_modules.ratings import A_NAME, is_name
 from ..data_modules.schema import Pair, Turn
 from ..data_modules.tables import check_file, check_header, csv_rows, is_text, jsonl_rows, plain_text

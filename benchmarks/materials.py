@@ -15,7 +15,8 @@ import soundfile
 import torch
 from empathy_judge.checkpoints.nano.make.architecture import build_processor
 from empathy_judge.data_modules.importers.frames import dataset_from_frames
-from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
+from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset
+from empathy_judge.data_modules.writing import write_dataset
 from empathy_judge.models.backbones.audio_language_model import QUESTION
 from safetensors.torch import save_file
 from transformers import (

@@ -31,8 +31,9 @@ import pandas as pd
 import torch
 from empathy_judge import PairDataset
 from empathy_judge.data_modules.errors import AudioError
-from empathy_judge.data_modules.schema import Pair, write_splits
+from empathy_judge.data_modules.schema import Pair
 from empathy_judge.data_modules.splits import split_dataset
+from empathy_judge.data_modules.writing import write_splits
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.models.artifact import load_any

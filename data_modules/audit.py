@@ -24,8 +24,8 @@ from pydantic import BaseModel, ValidationError
 
 from .errors import DataError, first_problem, place, shown
 from .near_duplicates import NearIdentical, near_identical
-from .rows import TAG_PREFIX
-from .schema import PAIRS_FILE, Pair, PairDataset
+from .schema import Pair, PairDataset
+from .storage import PAIRS_FILE, TAG_PREFIX
 from .yaml_files import read_yaml
 
 SPLIT_FILE = "split.yaml"

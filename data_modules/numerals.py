@@ -14,7 +14,7 @@ from numbers import Real
 from typing import Any
 
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
-_PLAIN = re.compile(r"[+-]?((0|[1-9][0-9]*)|([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)")
+PLAIN = re.compile(r"[+-]?((0|[1-9][0-9]*)|([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)")
 _WHOLE = re.compile(r"\s*[+-]?(0|[1-9][0-9]{0,17})\s*")
 
 
@@ -43,7 +43,7 @@ def parse_whole(text: str) -> int:
 
 def is_plain(text: str) -> bool:
     """Whether a text is a number that every program reads as the same one: 012 is 10 in YAML 1.1 and 12 in YAML 1.2."""
-    return _PLAIN.fullmatch(text) is not None
+    return PLAIN.fullmatch(text) is not None
 
 
 def to_number(value: Any) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -89,13 +91,36 @@ def steady_pitch(frames: Track) -> np.ndarray:
     return np.where(distance < _OCTAVE_ERROR, frames.pitch, np.nan)
 
 
+class ClipFacts(NamedTuple):
+    """Measurements of one clip."""
+
+    seconds: float  # duration
+    level: float  # RMS of the frames that are not pauses, dB relative to full scale
+    voiced: float  # seconds in which a voice has a pitch; 0 where there are too few to tell
+    pitch: float  # median fundamental frequency in Hz; NaN without a voice
+
+
+def clip_facts(windows: Sequence[np.ndarray], rate: int) -> ClipFacts:
+    """Measure a decoded clip: mono samples at `rate` Hz, one piece after the other."""
+    samples = np.concatenate(windows)
+    frames = track(samples if rate == RATE else resample(samples, rate, RATE))
+    pitch = steady_pitch(frames)
+    voiced = np.count_nonzero(~np.isnan(pitch))
+    power = np.mean(10 ** (frames.level[frames.active] / 10))
+    return ClipFacts(
+        seconds=len(samples) / rate,
+        level=float(10 * np.log10(power)),
+        voiced=voiced * HOP / RATE,
+        pitch=float(np.nanmedian(pitch)) if voiced else math.nan,
+    )
+
+
 def voiced_shares(pieces: Sequence[np.ndarray], rate: int) -> list[float]:
     """Share of the voiced frames of a clip in each of its pieces, in sum 1; without a voice, of its duration.
 
-    Pieces are mono samples at `rate` Hz, one after the other; which frames hold speech is decided over all of them.
+    The pieces, two or more, are mono samples at `rate` Hz, one after the other; which frames hold speech is decided
+    over all of them.
     """
-    if len(pieces) == 1:
-        return [1.0]
     voiced = np.flatnonzero(~np.isnan(steady_pitch(track(resample(np.concatenate(pieces), rate, RATE))))) * HOP / RATE
     ends = np.cumsum([len(piece) for piece in pieces])
     frames = np.bincount(np.searchsorted(ends[:-1] / rate, voiced, side="right"), minlength=len(pieces))

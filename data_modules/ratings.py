@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
@@ -32,7 +32,9 @@ LABELS = ("very poor", "poor", "fair", "good", "excellent")
 LONGEST_NAME = 10_000  # characters
 A_NAME = "text without line breaks, not empty, without spaces around it"
 """What messages call an identifier."""
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
+NAME = re.compile(rf"(?!\s)[^{_CONTROL}]{{1,{LONGEST_NAME}}}(?<!\s)")
+"""An identifier from its first to its last character; see `is_name`."""
 
 
 @dataclass(frozen=True)
@@ -224,18 +226,21 @@ def check_ratings(
             outside its scale or between its steps, a time that is no number or negative, or two scores of one rater for
             one thing; the first bad row is named.
     """
-    _check_columns(ratings, RATING_COLUMNS, file)
-    check = _Check(ratings, locate or locate_in(file))
-    check.known("pair_id", pair_ids, "no such pair in the pairs table")
-    check.dimension(dimensions)
-    check.name("rater_id")
-    scores = check.number("score", ", such as 3.5; not rated is an empty cell of a wide table, or no row of a long one")
+    check = _Check(ratings, RATING_COLUMNS, file, locate)
+    scales = {dimension.name: dimension for dimension in dimensions}
+    check.texts("pair_id", frozenset(pair_ids), "no such pair in the pairs table")
+    check.texts("dimension", scales, f"expected {', '.join(scales)}")
+    check.texts("rater_id", None, f"expected {A_NAME}")
+    scores = check.numbers(
+        "score", ", such as 3.5; not rated is an empty cell of a wide table, or no row of a long one"
+    )
     names = ratings["dimension"].to_numpy()
     rated = scores.copy()
-    for dimension in dimensions:
-        rows = names == dimension.name
+    for name, dimension in scales.items():
+        rows = names == name
         rated[rows] = dimension.rated(scores[rows])
-        check.refuse("score", rows & np.isnan(rated), f"expected for {dimension.name}: {dimension.scale}")
+        if (outside := rows & np.isnan(rated)).any():
+            check.refuse("score", outside, f"expected for {name}: {dimension.scale}")
     checked = {"score": rated}
     if SECONDS in ratings:
         expected = "expected a finite number of seconds, at least 0, or none where the time is unknown"
@@ -257,13 +262,13 @@ def check_preferences(
     Raises:
         DataError: Also where a pair is preferred to itself or a strength is negative.
     """
-    _check_columns(preferences, PREFERENCE_COLUMNS, file)
-    check = _Check(preferences, locate_in(file))
+    check = _Check(preferences, PREFERENCE_COLUMNS, file)
+    ids, names = frozenset(pair_ids), [dimension.name for dimension in dimensions]
     for column in ("chosen_id", "rejected_id"):
-        check.known(column, pair_ids, "no such pair in the pairs table")
-    check.dimension(dimensions)
-    check.name("rater_id")
-    strengths = check.number("strength")
+        check.texts(column, ids, "no such pair in the pairs table")
+    check.texts("dimension", names, f"expected {', '.join(names)}")
+    check.texts("rater_id", None, f"expected {A_NAME}")
+    strengths = check.numbers("strength")
     check.refuse("strength", strengths < 0, "expected 0 (tie) or more")
     same_pair = preferences["chosen_id"].to_numpy() == preferences["rejected_id"].to_numpy()
     check.refuse("rejected_id", same_pair, "expected another pair than chosen_id")
@@ -274,9 +279,7 @@ def check_preferences(
 def is_name(value: object) -> bool:
     """Whether the value can be an identifier, see `A_NAME`: also without control characters, and not so long that a
     table of a million such names fills the memory. A name with a space at its end would pass for another one."""
-    if not isinstance(value, str) or value != value.strip():
-        return False
-    return 0 < len(value) <= LONGEST_NAME and not _CONTROL.search(value)
+    return isinstance(value, str) and NAME.fullmatch(value) is not None
 
 
 def is_text(value: object) -> bool:
@@ -299,47 +302,38 @@ def check_situation(text: object) -> None:
     raise TextError(f"situation {shown(text)}{why}", "not text")
 
 
-def _check_columns(table: pd.DataFrame, columns: Sequence[str], file: object) -> None:
-    missing = [column for column in columns if column not in table]
-    if missing:
-        raise DataError(f"{file}: no column {missing[0]!r}; it has {names_shown(table.columns)}")
-
-
 @dataclass(frozen=True)
 class _Check:
     """Checks on the columns of one table; the first bad cell is named, and how many more there are."""
 
     table: pd.DataFrame
-    locate: Locate
+    columns: Sequence[str]  # those that it must have
+    file: object
+    locate: Locate | None = None
+
+    def __post_init__(self) -> None:
+        missing = [column for column in self.columns if column not in self.table]
+        if missing:
+            raise DataError(f"{self.file}: no column {missing[0]!r}; it has {names_shown(self.table.columns)}")
 
     def refuse(self, column: str, bad: np.ndarray, expected: str) -> None:
         if not bad.any():
             return
-        first = int(bad.argmax())
+        first, locate = int(bad.argmax()), self.locate or locate_in(self.file)
         value = shown(_plain(self.table[column].iloc[first]))
         count_note = f" ({int(bad.sum()) - 1} more)" if bad.sum() > 1 else ""
-        raise DataError(f"{self.locate(first, column)}: value {value}; {expected}{count_note}")
+        raise DataError(f"{locate(first, column)}: value {value}; {expected}{count_note}")
 
-    def _bad(self, column: str, is_good: Callable[[object], bool]) -> np.ndarray:
-        """Rows whose value is not good, shape (rows,). Each distinct value is checked once: ratings repeat few."""
+    def texts(self, column: str, known: Collection[str] | None, expected: str) -> None:
+        """Each cell is one of the `known` texts; None = a name. Each distinct one is checked once."""
         import pandas as pd
 
         try:
             codes, distinct = pd.factorize(self.table[column], use_na_sentinel=False)
         except TypeError:  # a list, say, which is refused then
-            return np.array([not is_good(value) for value in self.table[column]], bool)
-        return np.array([not is_good(value) for value in distinct], bool)[codes]
-
-    def known(self, column: str, values: Collection[str], expected: str) -> None:
-        known = set(values)
-        self.refuse(column, self._bad(column, lambda value: isinstance(value, str) and value in known), expected)
-
-    def dimension(self, dimensions: Sequence[Dimension]) -> None:
-        names = [dimension.name for dimension in dimensions]
-        self.known("dimension", names, f"expected {', '.join(names)}")
-
-    def name(self, column: str) -> None:
-        self.refuse(column, self._bad(column, is_name), f"expected {A_NAME}")
+            codes, distinct = np.arange(len(self.table)), self.table[column]
+        good = [isinstance(v, str) and (v in known if known is not None else bool(NAME.fullmatch(v))) for v in distinct]
+        self.refuse(column, ~np.array(good, bool)[codes], expected)
 
     def floats(self, column: str) -> np.ndarray:
         """The column as float64, shape (rows,); NaN for what is no number."""
@@ -350,7 +344,7 @@ class _Check:
             return self.table[column].map(as_float).to_numpy(np.float64)
         return self.table[column].to_numpy(np.float64, na_value=np.nan)
 
-    def number(self, column: str, more: str = "") -> np.ndarray:
+    def numbers(self, column: str, more: str = "") -> np.ndarray:
         """As `floats`, but a value that is no finite number is refused; `more` ends the message."""
         values = self.floats(column)
         self.refuse(column, ~np.isfinite(values), f"expected a finite number{more}")
@@ -361,7 +355,7 @@ class _Check:
         if repeated.any():
             second = int(repeated.argmax())
             values = list(zip(*(self.table[column] for column in columns), strict=True))
-            first = self.locate(values.index(values[second]), columns[0])
+            first = (self.locate or locate_in(self.file))(values.index(values[second]), columns[0])
             self.refuse(columns[0], repeated, f"expected each {', '.join(columns)} once; it stands at {first} already")
 
 

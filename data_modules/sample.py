@@ -24,8 +24,9 @@ from .audio import audio_hash, resample
 from .espeak import ACCENTS, Tone, Voice, speak
 from .parallel import in_fresh_processes, progress
 from .ratings import RATING_COLUMNS
-from .schema import DatasetCard, Dimension, write_dataset
+from .schema import DatasetCard, Dimension
 from .staging import staged_folder
+from .writing import write_dataset
 
 RATE = 16_000
 DIMENSION = Dimension("vocal_empathy", 1.0, 5.0, 1.0)

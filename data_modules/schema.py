@@ -1,52 +1,129 @@
 """The pair dataset: a folder with ``pairs.parquet``, ``ratings.parquet``, ``preferences.parquet`` and
-``dataset.yaml``.
+``dataset.yaml``. `PairDataset.load` reads and checks all of it, column by column; how it is stored is in `storage`.
 
-Importers write it (`importers.assemble`), and `write_dataset`, where all is in memory; everything else reads it with
-`PairDataset.load`, which checks all of it. The layout of the tables is in `rows`.
+Importers write it (`importers.assemble`), and `writing.write_dataset`, where all is in memory.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from .errors import DataError, first_problem, shown, system_errors
-from .folders import CARD_FILE, DataPath, RemotePath, data_path, replace_text
-from .pairs_file import PAIRS_FILE, Pair, Turn, hashed_rows, load_pairs, write_pairs, write_splits
-from .parquet import read_parquet, write_parquet
-from .ratings import SECONDS, Dimension, check_preferences, check_ratings
-from .rows import (
-    PAIR_COLUMNS,
+from .audio import AudioSource
+from .errors import DataError, Locate, bad_value, first_problem, place, shown, system_errors
+from .folders import (
+    CARD_FILE,
+    DataPath,
+    RemotePath,
+    data_path,
+    files_inside,
+    resolve_inside,
+    resolve_remote,
+    stays_inside,
+)
+from .ratings import NAME, SECONDS, Dimension, check_preferences, check_ratings
+from .storage import (
+    CONTEXT,
+    HASHED_COLUMNS,
+    PAIRS_FILE,
+    PREFERENCES_FILE,
     PREFERENCES_SCHEMA,
+    RATINGS_FILE,
     RATINGS_SCHEMA,
-    checked_pairs,
+    RESPONSE,
+    SPLITS_FILE,
+    SPLITS_SCHEMA,
+    TEXTS,
+    StoredFile,
+    Tags,
+    check_columns,
     content_hash,
     hash_order,
-    ratings_schema,
-    to_arrow,
-    to_row,
+    pair_columns,
+    pairs_files,
+    read_parquet,
 )
+from .stored_clips import StoredClip
 from .yaml_files import read_yaml
 
 if TYPE_CHECKING:
     import pandas as pd  # takes 0.2 s: not for the help of the importers
 
-__all__ = [
-    "PAIRS_FILE", "PREFERENCES_FILE", "RATINGS_FILE", "SCHEMA_VERSION", "DatasetCard", "Dimension", "Pair",
-    "PairDataset", "Turn", "check_annotations", "complete_dataset", "write_dataset", "write_splits",
-]  # fmt: skip
+__all__ = ["DatasetCard", "Dimension", "Pair", "PairDataset", "Turn"]
 
 SCHEMA_VERSION = 1
-RATINGS_FILE = "ratings.parquet"
-PREFERENCES_FILE = "preferences.parquet"
+Clips = list[tuple[int, int | None, str | None, str]]
+"""Position of its row, turn of the context or None for the response, path or None where it is embedded, and hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One context turn: who speaks (``user``, ``assistant``) and the clip."""
+
+    role: str
+    audio: AudioSource
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A context and the spoken response that people rate.
+
+    Attributes:
+        pair_id: Unique in the dataset.
+        response: The clip that is judged.
+        context: Turns before it, oldest first; the last one is answered. May be empty.
+        situation: Text that the raters were given about the situation; the judge reads it too.
+        group_id: Same context or script; a group is never split apart. Never empty in a loaded dataset.
+        system_id: Who made the response.
+        context_speaker: Who speaks in the turn that is answered.
+        response_speaker: Who speaks in the response.
+        setting: ``context_variant``, ``tone_variant`` or free text.
+        language: Language tag.
+        split: ``train``, ``validation``, ``test`` or another name; None = not split.
+        context_text: Transcript, for baselines and reports only.
+        response_text: Transcript, for baselines and reports only.
+        tags: Name and value of whatever else is known, such as the cue or the sex of a speaker; sorted. Reports are
+            sliced and splits made by them; no judge is told.
+    """
+
+    pair_id: str
+    response: AudioSource
+    context: tuple[Turn, ...] = ()
+    situation: str | None = None
+    group_id: str = ""
+    system_id: str | None = None
+    context_speaker: str | None = None
+    response_speaker: str | None = None
+    setting: str | None = None
+    language: str | None = None
+    split: str | None = None
+    context_text: str | None = None
+    response_text: str | None = None
+    tags: Tags = ()
+
+    @property
+    def told(self) -> str | None:
+        """The situation as it is read: blanks are none."""
+        return self.situation if self.situation and self.situation.strip() else None
+
+    @property
+    def clips(self) -> tuple[AudioSource, ...]:
+        """The audio of each turn, then of the response, as `PairDataset.fingerprints` has their hashes."""
+        return (*(turn.audio for turn in self.context), self.response)
+
+    def tag(self, name: str) -> str | None:
+        """The value of a tag, or None."""
+        return next((value for tag, value in self.tags if tag == name), None)
 
 
 @dataclass(frozen=True)
@@ -61,7 +138,7 @@ class DatasetCard:
         synthetic: True where the ratings were not given by people.
         description: Free text.
         content_hash: SHA-256 over pairs (without `Pair.split`), audio content, ratings, preferences and
-            scales, whatever the order of rows. `write_dataset` computes it; what stands here before does not
+            scales, whatever the order of rows. `writing.write_dataset` computes it; what stands here before does not
             count.
     """
 
@@ -119,12 +196,12 @@ class PairDataset:
         root = data_path(folder)
         with system_errors(root, "read"):
             card = _read_card(root)
-            pairs, fingerprints = load_pairs(root)
+            pairs, fingerprints = _load_pairs(root)
             ratings = read_parquet(root / RATINGS_FILE, RATINGS_SCHEMA, (SECONDS,)).to_pandas()
             compared = (root / PREFERENCES_FILE).exists()
             preferences = read_parquet(root / PREFERENCES_FILE, PREFERENCES_SCHEMA).to_pandas() if compared else None
         checked = check_annotations(card, [pair.pair_id for pair in pairs], ratings, preferences, root)
-        computed_hash = content_hash(card.dimensions, hashed_rows(pairs, fingerprints), ratings, preferences)
+        computed_hash = content_hash(card.dimensions, hashed_pairs(pairs, fingerprints), ratings, preferences)
         if computed_hash != card.content_hash:
             raise DataError(
                 f"{root / CARD_FILE}: content_hash {card.content_hash[:12]}... is not that of the tables "
@@ -181,70 +258,112 @@ class PairDataset:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def write_dataset(
-    folder: str | Path,
-    card: DatasetCard,
-    pairs: pd.DataFrame,
-    ratings: pd.DataFrame,
-    preferences: pd.DataFrame | None = None,
-) -> DatasetCard:
-    """Checks the tables, then writes them; each file appears complete or not at all, ``dataset.yaml`` last.
+def _read_card(root: DataPath) -> DatasetCard:
+    path = root / CARD_FILE
+    if not path.is_file():
+        raise DataError(f"{root}: not a pair dataset, it has no {CARD_FILE}; make one with `empathy-judge import`")
+    values = read_yaml(path)
+    if not isinstance(values, dict) or "schema_version" not in values:
+        raise DataError(f"{path}: schema_version is missing; expected {SCHEMA_VERSION}")
+    if (version := values.pop("schema_version")) != SCHEMA_VERSION:
+        raise DataError(f"{path}: schema_version {shown(version)}; expected {SCHEMA_VERSION}")
+    try:
+        return _CARD.validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        fields = ", ".join(field.name for field in dataclasses.fields(DatasetCard))
+        raise DataError(f"{path}: {first_problem(error)}; expected schema_version, {fields}") from None
+    except (TypeError, ValueError, OverflowError) as error:  # a date, say, which JSON does not have
+        raise DataError(f"{path}: {error}; expected text, numbers, true or false") from None
 
-    To make a whole folder appear at once, audio included, write inside `staged_folder`.
 
-    Args:
-        folder: Made if it does not exist; audio that is given as a path lies in it already.
-        card: Its `content_hash` is ignored.
-        pairs: Columns ``pair_id``, ``group_id``, ``response_audio`` and any other of `Pair`, with
-            ``context_audio`` for its context. Audio is a path relative to `folder` (str) or encoded bytes.
-            ``context_audio`` is one clip (role ``user``), a list of ``{"role", "audio"}``, or None; ``tags`` is a
-            mapping. None or NaN = absent.
-        ratings: Columns `RATING_COLUMNS`, and `SECONDS` where times are known.
-        preferences: Columns `PREFERENCE_COLUMNS`.
-
-    Returns:
-        The card with its content hash.
+def _load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, ...]]]:
+    """Pairs and the hashes of their clips, from one file or shard after the other. Audio is looked up, not read.
 
     Raises:
-        DataError: If the tables break the contract; nothing is written then.
+        DataError: If a file is missing, is not Parquet or has another schema, a row breaks the contract, a clip has
+            neither or both of path and bytes, or a path is no file of the folder.
     """
-    root = Path(folder)
-    file = root / PAIRS_FILE
-    unknown = [name for name in pairs.columns if name not in PAIR_COLUMNS]
-    if unknown:
-        raise DataError(f"{file}: unknown column {shown(unknown[0])}; expected {', '.join(PAIR_COLUMNS)}")
-    hashes: dict[str, str] = {}
-    records = enumerate(pairs.to_dict("records"), start=1)
-    rows = list(checked_pairs([to_row(values, root, file, n, hashes) for n, values in records], file))
-    ratings, preferences = check_annotations(card, [row["pair_id"] for row in rows], ratings, preferences, root)
-    root.mkdir(parents=True, exist_ok=True)
-    write_pairs(rows, file)
-    rows.sort(key=lambda row: hash_order(row["pair_id"]))
-    return complete_dataset(root, card, rows, ratings, preferences)
+    files = pairs_files(root)
+    splits, mismatch = None, f"{root / SPLITS_FILE}: belongs to other pairs; run `empathy-judge split --overwrite`"
+    if files != [root / PAIRS_FILE] and (root / SPLITS_FILE).is_file():
+        splits = read_parquet(root / SPLITS_FILE, SPLITS_SCHEMA).to_pydict()
+    pairs: list[Pair] = []
+    fingerprints: dict[str, tuple[str, ...]] = {}
+    positions: dict[str, int] = {}
+    found: dict[str, Path | StoredFile] = {}
+    starts: list[int] = []  # position of the first row of each file
+
+    def locate(position: int, column: str) -> str:
+        index = bisect.bisect_right(starts, position) - 1
+        return place(files[index], position - starts[index] + 1, column)
+
+    for path in files:
+        starts.append(len(pairs))
+        for columns, file, group, first in pair_columns(path):
+            check_columns(columns, positions, locate)
+            start, ids, responses = len(pairs), columns["pair_id"], columns[RESPONSE]
+            if None in responses:
+                raise bad_value(locate(start + responses.index(None), RESPONSE), None, "either a path or bytes")
+            if splits is not None:
+                columns["split"] = splits["split"][start : start + len(ids)]
+                are_names = all(map(NAME.fullmatch, set(columns["split"]) - {None}))
+                if splits["pair_id"][start : start + len(ids)] != ids or not are_names:
+                    raise DataError(mismatch)
+            contexts = [turns or () for turns in columns[CONTEXT]]
+            clips: Clips = [
+                (start + row, turn, clip["path"], clip["sha256"])
+                for row, turns in enumerate(contexts)
+                for turn, clip in (*enumerate(turns), (None, responses[row]))
+            ]
+            _find_files(root, clips, found, locate)
+            row = first - start  # of a position, in the row group
+            audio = iter(
+                [
+                    StoredClip(sha256, file, group, row + position, turn)
+                    if name is None
+                    else StoredClip(sha256, source)
+                    if isinstance(source := found[name], StoredFile)
+                    else source
+                    for position, turn, name, sha256 in clips
+                ]
+            )
+            texts = zip(*(columns[name] for name in TEXTS), strict=True)
+            pairs += [
+                Pair(
+                    context=tuple([Turn(turn["role"], next(audio)) for turn in turns]),
+                    response=next(audio),
+                    **dict(zip(TEXTS, values, strict=True)),
+                )
+                for turns, values in zip(contexts, texts, strict=True)
+            ]
+            hashes = iter([clip[-1] for clip in clips])
+            fingerprints |= zip(ids, (tuple(islice(hashes, len(turns) + 1)) for turns in contexts), strict=True)
+    if not pairs:
+        raise DataError(f"{files[0]}: the table holds no pairs")
+    if splits is not None and len(splits["pair_id"]) != len(pairs):
+        raise DataError(mismatch)
+    return tuple(pairs), fingerprints
 
 
-def complete_dataset(
-    root: Path,
-    card: DatasetCard,
-    rows: Iterable[Mapping[str, Any]],
-    ratings: pd.DataFrame,
-    preferences: pd.DataFrame | None,
-) -> DatasetCard:
-    """Writes what belongs to pairs that were written before: ratings, preferences, and ``dataset.yaml`` last.
+def _find_files(root: DataPath, clips: Clips, found: dict[str, Path | StoredFile], locate: Locate) -> None:
+    """Adds to `found` the files of clips that have a path; each is looked up once.
 
-    All is checked already, as by `write_dataset`; `rows` are the pairs as stored, sorted by `hash_order`; their
-    bytes are not looked at. Returns the card with its content hash.
+    Raises:
+        DataError: If one is no file of the folder; the first is named.
     """
-    card = dataclasses.replace(card, content_hash=content_hash(card.dimensions, rows, ratings, preferences))
-    write_parquet(to_arrow(ratings, ratings_schema(ratings)), root / RATINGS_FILE)
-    if preferences is not None:
-        write_parquet(to_arrow(preferences, PREFERENCES_SCHEMA), root / PREFERENCES_FILE)
-    else:
-        (root / PREFERENCES_FILE).unlink(missing_ok=True)
-    values = {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(card)}
-    values["dimensions"] = list(values["dimensions"])
-    replace_text(root / CARD_FILE, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
-    return card
+    new = [path for path in dict.fromkeys(clip[2] for clip in clips) if path is not None and path not in found]
+    if isinstance(root, Path):
+        root = root.resolve()
+        found |= files_inside(root, new)
+    elif new and not found:  # one listing instead of a question for each
+        found |= {path: StoredFile(root / path, "") for path in root.files() if stays_inside(path)}
+    for position, turn, path, _ in clips:
+        if path is not None and path not in found:
+            where = locate(position, RESPONSE if turn is None else CONTEXT)
+            if isinstance(root, RemotePath):
+                found[path] = StoredFile(resolve_remote(root, path, found, where), "")
+            else:
+                found[path] = resolve_inside(root, path, where)
 
 
 def check_annotations(
@@ -264,19 +383,10 @@ def check_annotations(
     return rated, preferences
 
 
-def _read_card(root: DataPath) -> DatasetCard:
-    path = root / CARD_FILE
-    if not path.is_file():
-        raise DataError(f"{root}: not a pair dataset, it has no {CARD_FILE}; make one with `empathy-judge import`")
-    values = read_yaml(path)
-    if not isinstance(values, dict) or "schema_version" not in values:
-        raise DataError(f"{path}: schema_version is missing; expected {SCHEMA_VERSION}")
-    if (version := values.pop("schema_version")) != SCHEMA_VERSION:
-        raise DataError(f"{path}: schema_version {shown(version)}; expected {SCHEMA_VERSION}")
-    try:
-        return _CARD.validate_json(json.dumps(values), strict=True)
-    except ValidationError as error:
-        fields = ", ".join(field.name for field in dataclasses.fields(DatasetCard))
-        raise DataError(f"{path}: {first_problem(error)}; expected schema_version, {fields}") from None
-    except (TypeError, ValueError, OverflowError) as error:  # a date, say, which JSON does not have
-        raise DataError(f"{path}: {error}; expected text, numbers, true or false") from None
+def hashed_pairs(pairs: Iterable[Pair], fingerprints: Mapping[str, tuple[str, ...]]) -> Iterator[list[Any]]:
+    """The lines that `content_hash` takes, of loaded pairs, made one at a time."""
+    texts_of = attrgetter(*HASHED_COLUMNS)
+    return (
+        [*texts_of(p), [turn.role for turn in p.context], fingerprints[p.pair_id], *([p.tags] if p.tags else [])]
+        for p in sorted(pairs, key=lambda pair: hash_order(pair.pair_id))
+    )

@@ -29,8 +29,10 @@ from .errors import DataError, counted, place, shown, system_errors
 from .folders import replace_file
 from .near_duplicates import components, near_identical
 from .ratings import A_NAME, is_name
-from .schema import PAIRS_FILE, Pair, PairDataset, write_splits
+from .schema import Pair, PairDataset
+from .storage import PAIRS_FILE
 from .unchanged import check_unchanged
+from .writing import write_splits
 
 DEFAULT_FRACTIONS = MappingProxyType({"train": 0.7, "validation": 0.15, "test": 0.15})
 MAX_DEVIATION = 0.25

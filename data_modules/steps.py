@@ -40,8 +40,12 @@ def on_scale(scores: np.ndarray, minimum: float, maximum: float, step: float | N
     with np.errstate(invalid="ignore"):  # infinities
         share = (distinct - minimum) / (maximum - minimum) * intervals
     nearest = np.clip(np.rint(np.nan_to_num(share)), 0, intervals)
-    steps = _steps(nearest, minimum, maximum, intervals)
-    is_step = (np.abs(share - nearest) <= STEP_TOLERANCE) | _is_rounded(distinct, steps, step)
+    low, high = Fraction(str(minimum)), Fraction(str(maximum))  # since 1 + 3 * 0.1 is not 1.3
+    numbers, of = np.unique(nearest, return_inverse=True)
+    steps = np.array([float(low + (high - low) * int(number) / intervals) for number in numbers], np.float64)[of]
+    is_step = np.abs(share - nearest) <= STEP_TOLERANCE
+    if not is_step.all():
+        is_step |= _is_rounded(distinct, steps, step)
     return np.where(is_step, steps, np.nan)[codes]
 
 
@@ -92,13 +96,6 @@ def as_written(values: np.ndarray) -> np.ndarray:
 def _narrow(values: np.ndarray, kind: type[np.floating]) -> np.ndarray:
     with np.errstate(over="ignore", under="ignore"):
         return values.astype(kind).astype(np.float64)
-
-
-def _steps(numbers: np.ndarray, minimum: float, maximum: float, intervals: int) -> np.ndarray:
-    """Steps by their numbers, 0 to `intervals`: in fractions, since 1 + 3 * 0.1 is not 1.3."""
-    low, high = Fraction(str(minimum)), Fraction(str(maximum))
-    distinct, codes = np.unique(numbers, return_inverse=True)
-    return np.array([float(low + (high - low) * int(number) / intervals) for number in distinct], np.float64)[codes]
 
 
 def _is_rounded(values: np.ndarray, steps: np.ndarray, distance: float) -> np.ndarray:

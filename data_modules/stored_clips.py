@@ -1,5 +1,5 @@
-"""Clips that stay where they are until they are decoded: in a dataset (inside a Parquet file, or in a file behind an
-address), or in a table that is imported. They are read when they are needed and never held as a whole."""
+"""Clips of a dataset that stay where they are until they are decoded, inside a Parquet file or in a file behind an
+address. They are read when they are needed and never held as a whole."""
 
 from __future__ import annotations
 
@@ -7,41 +7,20 @@ import hashlib
 import os
 import sys
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .errors import AudioError, DataError, os_reason, place
-from .folders import DataPath
-from .parallel import available_cores
-from .parquet import PARQUET_DAMAGE, Tables, has_bytes, open_parquet, python_rows
+from .storage import CONTEXT, PARQUET_DAMAGE, RESPONSE, StoredFile, leaf_names, open_parquet
 
-Steps = tuple[str | int, ...]
-"""Column, then name or index in each structure or list around bytes."""
-
-RESPONSE, CONTEXT = "response_audio", "context_audio"
 _OPEN_FILES = 32
 _KEPT_BYTES = 128 * 2**20
-"""Per process, of encoded audio. Row groups hold at most 4 MiB per column (`pairs_file`), so that the 16 that a
-shuffled epoch reads from at a time (`sampling.WINDOW_BLOCKS`) fit."""
-_TABLES_READ = 4  # at a time: importers take one file after the other
-_WINDOW_BYTES = 64 * 2**20
-_WINDOW_ROWS = 16 + 4 * available_cores()  # threads ask for rows a little out of order
-
-
-@dataclass(frozen=True)
-class StoredFile:
-    """A file of a dataset, shared by the clips in it."""
-
-    path: DataPath  # of the Parquet file, or of a file of audio
-    version: str  # `folders.path_version` when the dataset was loaded
-    # first row of each row group (from 0) of a Parquet file
-    starts: tuple[int, ...] = field(default=(), compare=False, repr=False)
+"""Per process, of encoded audio. Row groups hold at most 4 MiB per column (`writing`), so that the 16 that a shuffled
+epoch reads from at a time (`sampling.WINDOW_BLOCKS`) fit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +101,10 @@ class _Columns:
         key = (file, row_group, name)
         if key not in self._arrays:
             opened = _open(file)
-            table = opened.read_row_group(row_group, columns=[bytes_leaf(opened, name)], use_threads=False)
+            leaves = [leaf for leaf in leaf_names(opened) if leaf.startswith(f"{name}.") and leaf.endswith(".bytes")]
+            if not leaves:
+                raise pa.ArrowInvalid(f"no column {name} with bytes")
+            table = opened.read_row_group(row_group, columns=leaves[:1], use_threads=False)
             self._arrays[key] = table.column(name)
             self._bytes += table.nbytes
             while self._bytes > _KEPT_BYTES and len(self._arrays) > 1:
@@ -134,19 +116,6 @@ class _Columns:
 @lru_cache(_OPEN_FILES)
 def _open(file: StoredFile) -> pq.ParquetFile:
     return open_parquet(file.path, dictionaries=False)
-
-
-def bytes_leaf(file: pq.ParquetFile, column: str) -> str:
-    """Path of the bytes of `RESPONSE` or `CONTEXT` as the file calls it: the middle part differs between writers.
-
-    Raises:
-        pa.ArrowInvalid: If there is none.
-    """
-    for index in range(len(file.schema)):
-        path: str = file.schema.column(index).path
-        if path.startswith(f"{column}.") and path.endswith(".bytes"):
-            return path
-    raise pa.ArrowInvalid(f"no column {column} with bytes")
 
 
 _columns = _Columns()
@@ -161,109 +130,3 @@ def _forget() -> None:
 
 if sys.platform != "win32":
     os.register_at_fork(after_in_child=_forget)
-
-
-@dataclass(frozen=True, eq=False)
-class EmbeddingTable:
-    """A table with bytes in it. It is read from front to back, again and again."""
-
-    version: str  # names the table and changes when its content does
-    # position of a row -> parts of the table; the first begins at that row or before it. May raise whatever its
-    # library does
-    read_from: Callable[[int], Tables] = field(repr=False)
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """All rows, with an `EmbeddedClip` in place of bytes, however deep in lists and structures.
-
-        A structure ``{"bytes", "path"}`` that has bytes is the clip itself.
-        """
-        distinct: dict[Any, Any] = {}  # few steps and few texts are different: each is held once
-        for start, part in self.read_from(0):
-            embedding = [column.name for column in part.schema if has_bytes(column.type)]
-            for position, row in enumerate(python_rows(part), start):
-                for name in embedding:
-                    row[name] = self._without_bytes(row[name], position, (name,), distinct)
-                yield {name: distinct.setdefault(v, v) if isinstance(v, str) else v for name, v in row.items()}
-
-    def _without_bytes(self, value: Any, row: int, steps: Steps, known: dict[Any, Any]) -> Any:
-        if isinstance(value, bytes) and value:
-            return EmbeddedClip(self, row, known.setdefault(steps, steps))
-        if isinstance(value, dict):
-            parts = {name: self._without_bytes(part, row, (*steps, name), known) for name, part in value.items()}
-            clip = parts.get("bytes") if set(parts) == {"bytes", "path"} else None
-            return clip if isinstance(clip, EmbeddedClip) else parts
-        if isinstance(value, list):
-            return [self._without_bytes(part, row, (*steps, index), known) for index, part in enumerate(value)]
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddedClip:
-    """Bytes in a cell of a table: the position of their row, from 0, and the steps to them in the row."""
-
-    table: EmbeddingTable
-    row: int
-    steps: Steps
-
-    def __repr__(self) -> str:
-        return "bytes in a table"
-
-    def read(self) -> bytes:
-        """The encoded bytes.
-
-        Raises:
-            AudioError: If they cannot be read or are gone.
-        """
-        column, *steps = self.steps
-        try:
-            value = _window(self.table).cell(self.row, str(column)).as_py()
-            for step in steps:
-                value = value[step]
-        except Exception as error:  # libraries of datasets have no common base for what damaged files make them raise
-            raise AudioError(f"cannot be read again ({error})") from None
-        if not isinstance(value, bytes):
-            raise AudioError("no bytes any more; was the table changed?")
-        return value
-
-
-class _Window:
-    """The part of a table that was read last. For a row before it, reading begins anew."""
-
-    def __init__(self, table: EmbeddingTable) -> None:
-        self._table = table
-        self._lock = threading.Lock()
-        self._rest: Tables = iter(())
-        self._kept: deque[tuple[int, pa.Table]] = deque()
-        self._next = 0
-        self._bytes = 0
-
-    def cell(self, row: int, column: str) -> pa.Scalar[Any]:
-        with self._lock:
-            if not self._kept or row < self._kept[0][0]:
-                self._rest, self._next = self._table.read_from(row), 0
-                self._kept.clear()
-                self._bytes = 0
-            try:
-                while row >= self._next:
-                    self._advance()
-            except Exception:
-                self._kept.clear()
-                raise
-            start, part = next(entry for entry in reversed(self._kept) if entry[0] <= row)
-            return part.column(column)[row - start]
-
-    def _advance(self) -> None:
-        start, part = next(self._rest, (0, None))
-        if part is None:
-            raise IndexError("no such row any more")
-        part.validate(full=True)
-        self._kept.append((start, part))
-        self._next = start + part.num_rows
-        self._bytes += part.nbytes
-        while self._bytes > _WINDOW_BYTES and len(self._kept) > 1 and self._next - self._kept[1][0] >= _WINDOW_ROWS:
-            self._bytes -= self._kept.popleft()[1].nbytes
-
-
-@lru_cache(_TABLES_READ)
-def _window(table: EmbeddingTable) -> _Window:
-    return _Window(table)

@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 import pyarrow.parquet as pq
 
 from .class_labels import described_columns, name_labels
+from .embedded_tables import EmbeddingTable, parquet_tables
 from .errors import DataError, Locate, UserError, bad_value, counted, names_shown, place, shown, system_errors
 from .folders import path_version
 from .json_text import unique_object
 from .numerals import as_float, to_number
-from .parquet import parquet_errors, parquet_tables
 from .ratings import A_NAME, LARGEST, Dimension, is_name, is_text
-from .stored_clips import EmbeddingTable
+from .storage import parquet_errors
 
 LONGEST_CELL = 1 << 24
 """Characters of a CSV cell; the module csv takes 131,072 unless it is told otherwise."""

@@ -11,7 +11,7 @@ import yaml
 
 from .errors import DataError, system_errors
 from .folders import DataPath
-from .numerals import is_plain
+from .numerals import PLAIN
 
 MAX_YAML_VALUES = 1_000_000
 ODD_NUMBER = "is not the same number everywhere; expected decimal digits without zeros before them, '_' or ':'"
@@ -37,7 +37,11 @@ def check_yaml(text: str, as_typed: bool = False) -> None:
             raise yaml.YAMLError(f"more than {MAX_YAML_VALUES} values, those that aliases stand for included")
         node = nodes.pop()
         if isinstance(node, yaml.ScalarNode):
-            _check_number(node, as_typed)
+            text = node.value
+            is_number = node.tag in _YAML_NUMBERS and not text.lower().endswith((".inf", ".nan"))
+            is_meant = is_number or (as_typed and _ODD_NUMBER.fullmatch(text))
+            if node.style is None and is_meant and not PLAIN.fullmatch(text):
+                raise yaml.YAMLError(f"{text} {ODD_NUMBER}, or quotes around a text, {_place(node.start_mark)}")
         elif isinstance(node, yaml.SequenceNode):
             nodes += node.value
         elif isinstance(node, yaml.MappingNode):
@@ -46,13 +50,6 @@ def check_yaml(text: str, as_typed: bool = False) -> None:
             if repeated is not None:
                 raise yaml.YAMLError(f"key {repeated!r} stands twice in a mapping, {_place(node.start_mark)}")
             nodes += [part for pair in node.value for part in pair]
-
-
-def _check_number(node: yaml.ScalarNode, as_typed: bool) -> None:
-    text = node.value
-    is_number = node.tag in _YAML_NUMBERS and not text.lower().endswith((".inf", ".nan"))
-    if node.style is None and (is_number or (as_typed and _ODD_NUMBER.fullmatch(text))) and not is_plain(text):
-        raise yaml.YAMLError(f"{text} {ODD_NUMBER}, or quotes around a text, {_place(node.start_mark)}")
 
 
 def _yaml_reason(error: Exception) -> str:

@@ -116,8 +116,7 @@ def explain(
             heard[side] = Clip(decode(clip(audio), voice.RATE), voice.RATE)
     if situation is not None:
         check_situation(situation)
-    judge = scorer.pair_scorer.judge
-    work = PairScorer(judge, scorer.batch_size, scorer.calibration, windows=scorer.windows)
+    work = PairScorer(scorer.judge, scorer.batch_size, scorer.calibration, windows=scorer.windows)
     return _by_occlusion(work, heard, situation, window, np.random.default_rng(seed))
 
 
@@ -153,14 +152,14 @@ def _by_occlusion(
                 mixed = audio.samples + np.clip(inside, 0, 1) * (replacement - audio.samples)
                 pairs.append(_pair({**heard, side: Clip(mixed, audio.rate)}, situation))
     assessments = []
-    for assessment in work.assess(pairs):
+    for assessment in work.assess_pairs(pairs):
         if isinstance(assessment, AudioError):
             raise assessment
         assessments.append(assessment)
     scores, ways, curves, first = assessments[0].points, (NOISE, *EDITS), [], 1
     for side, seconds, starts, ends in clip_windows:
         changed, first = assessments[first : first + len(ways) * len(starts)], first + len(ways) * len(starts)
-        for dimension in work.judge.dimensions:
+        for dimension in work.dimensions:
             changes = np.array([assessment.points[dimension.name] for assessment in changed]).reshape(len(ways), -1)
             changes -= scores[dimension.name]
             edits = dict(zip(ways, changes, strict=True))

@@ -287,7 +287,7 @@ def _changed(check: str, scorer: Scorer, pairs: Sequence[Pair], seed: int) -> tu
     subset, changed_pairs = pairs[:_ADVERSARIAL_PAIRS], []
     try:
         for pair in progress(subset, CHECKS[check].title, len(subset)):
-            changed_pairs.append(replace(pair, response=adversarial(scorer.pair_scorer.judge, pair)))
+            changed_pairs.append(replace(pair, response=adversarial(scorer.judge, pair)))
     except _NotPossible as error:
         return (), str(error)
     return changed_pairs, None

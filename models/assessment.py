@@ -11,14 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
-from ..data_modules.audio import CLIPPED, resample
+from ..data_modules.audio import CLIPPED
 from ..data_modules.errors import AudioError
-from ..data_modules.prosody import HOP, MIN_VOICED, RATE, steady_pitch, track
+from ..data_modules.prosody import HOP, MIN_VOICED, RATE, ClipFacts
 
 CautionCode = Literal["short", "no_speech", "unlike_training"]
 """``short``: a clip hardly lasts long enough to have a manner of speaking. ``no_speech``: no voice was found in a clip
@@ -131,30 +130,6 @@ def in_order(found: Sequence[Assessment | AudioError], dimensions: Collection[st
         for index, outcome in enumerate(found)
     ]
     return sorted(ranked, key=lambda response: (response.merit is None, -(response.merit or 0.0)))
-
-
-class ClipFacts(NamedTuple):
-    """Measurements of one clip."""
-
-    seconds: float  # duration
-    level: float  # RMS of the frames that are not pauses, dB relative to full scale
-    voiced: float  # seconds in which a voice has a pitch; 0 where there are too few to tell
-    pitch: float  # median fundamental frequency in Hz; NaN without a voice
-
-
-def clip_facts(windows: Sequence[np.ndarray], rate: int) -> ClipFacts:
-    """Measure a decoded clip: mono samples at `rate` Hz, one piece after the other."""
-    samples = np.concatenate(windows)
-    frames = track(resample(samples, rate, RATE))
-    pitch = steady_pitch(frames)
-    voiced = np.count_nonzero(~np.isnan(pitch))
-    power = np.mean(10 ** (frames.level[frames.active] / 10))
-    return ClipFacts(
-        seconds=len(samples) / rate,
-        level=float(10 * np.log10(power)),
-        voiced=voiced * HOP / RATE,
-        pitch=float(np.nanmedian(pitch)) if voiced else math.nan,
-    )
 
 
 @dataclass(frozen=True)

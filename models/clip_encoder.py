@@ -14,10 +14,10 @@ from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from ..data_modules.audio import AudioSource
 from ..data_modules.errors import AudioError
-from .assessment import ClipFacts, clip_facts
+from ..data_modules.prosody import ClipFacts, clip_facts
 from .disk_store import DiskStore
-from .feature_cache import ClipStates, known_by
-from .judge import EmpathyJudge, EncodedClip
+from .feature_cache import ClipStates
+from .judge import EmpathyJudge, EncodedClip, known_by
 from .settings import LongClips
 
 KEPT_BYTES = 512 * 2**20
@@ -64,7 +64,7 @@ class ClipEncoder:
         self._states: OrderedDict[Hashable, EncodedClip] = OrderedDict()
         self._bytes = 0
         self._facts: OrderedDict[Hashable, ClipFacts] = OrderedDict()
-        self._store = None if store is None or judge.settings.lora.trains_tower else ClipStates(judge, store)
+        self._store = None if store is None or judge.trains_tower else ClipStates(judge, store)
         self._batches = batches_for(judge, batch_size, judge.backbone.sampling_rate)
 
     def encode(self, clips: Iterable[AudioSource], member: int | None) -> Encoded:
@@ -73,13 +73,26 @@ class ClipEncoder:
         """
         result = Encoded({}, {}, {})
         decoded: list[tuple[AudioSource, Hashable, list[np.ndarray]]] = []
-        for source in clips:
+        for source, key in {source: known_by(source) for source in clips}.items():
+            states, facts = self._states.get((member, key)), self._facts.get(key)
+            unmeasured = self._measures and facts is None
             try:
-                key = known_by(source)
-                if (windows := self._read(source, key, member, result)) is not None:
-                    decoded.append((source, (member, key), windows))
+                if states is None and self._store is not None and (states := self._store.get(source, self._long_clips)):
+                    self._cache((member, key), states)
+                windows = self.judge.decode(source, self._long_clips) if states is None or unmeasured else []
             except AudioError as error:
                 result.failed[source] = error
+                continue
+            if unmeasured:
+                facts = self._facts[key] = clip_facts(windows, self.judge.backbone.sampling_rate)
+                if len(self._facts) > _KEPT_FACTS:
+                    self._facts.popitem(last=False)
+            if facts is not None:
+                result.facts[source] = facts
+            if states is None:
+                decoded.append((source, (member, key), windows))
+            else:
+                result.states[source] = states
         decoded.sort(key=lambda clip: -len(clip[2][0]))
         encodings: list[EncodedClip | None] = [None] * len(decoded)
         for batch in self._batches.split([sum(map(len, windows)) for _, _, windows in decoded]):
@@ -101,24 +114,6 @@ class ClipEncoder:
         """Drop the audio states that are cached in this process."""
         self._states.clear()
         self._bytes = 0
-
-    def _read(self, source: AudioSource, key: Hashable, member: int | None, found: Encoded) -> list[np.ndarray] | None:
-        """Put known states and measurements of a clip into `found`; returns its windows if it must be encoded."""
-        states, facts = self._states.get((member, key)), self._facts.get(key)
-        if states is None and self._store is not None and (states := self._store.get(source, self._long_clips)):
-            self._cache((member, key), states)
-        measured = not self._measures or facts is not None
-        windows = None if states is not None and measured else self.judge.decode(source, self._long_clips)
-        if windows is not None and not measured:
-            facts = self._facts[key] = clip_facts(windows, self.judge.backbone.sampling_rate)
-            if len(self._facts) > _KEPT_FACTS:
-                self._facts.popitem(last=False)
-        if facts is not None:
-            found.facts[source] = facts
-        if states is None:
-            return windows
-        found.states[source] = states
-        return None
 
     def _cache(self, key: Hashable, encoded: EncodedClip) -> None:
         if key not in self._states:
@@ -157,7 +152,13 @@ class AutoBatch:
         """
         start = 0
         while start < len(lengths):
-            count = self._fitting(lengths[start:], padded)
+            count, longest, used = 1, lengths[start], lengths[start]
+            for length in lengths[start + 1 : start + self._size]:
+                longest, used = max(longest, length), used + length
+                size = (count + 1) * longest if padded else used
+                if size > min(self._most, max(_PADDED * used, used + self._free)):
+                    break
+                count += 1
             batch = ItemBatch(slice(start, start + count))
             yield batch
             if not batch.ran_out or count == 1:
@@ -167,16 +168,6 @@ class AutoBatch:
                 if count > 1:
                     items = lengths[start : start + count]
                     self._most = (count * max(items) if padded else sum(items)) / 2
-
-    def _fitting(self, lengths: Sequence[int], padded: bool) -> int:
-        count, longest, used = 1, lengths[0], lengths[0]
-        while count < min(self._size, len(lengths)):
-            longest, used = max(longest, lengths[count]), used + lengths[count]
-            size = (count + 1) * longest if padded else used
-            if size > min(self._most, max(_PADDED * used, used + self._free)):
-                break
-            count += 1
-        return count
 
 
 def batches_for(judge: EmpathyJudge, size: int, per_second: float) -> AutoBatch:
@@ -194,11 +185,11 @@ class ItemBatch:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        self.ran_out = ran_out_of_memory(error)
+        self.ran_out = error is not None and ran_out_of_memory(error)
         return self.ran_out
 
 
-def ran_out_of_memory(error: BaseException | None) -> bool:
+def ran_out_of_memory(error: BaseException) -> bool:
     """Whether a computation failed for lack of memory, on any device."""
     return isinstance(error, RuntimeError | MemoryError) and (
         isinstance(error, MemoryError | torch.OutOfMemoryError)

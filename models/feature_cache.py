@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from ..data_modules.audio import AudioSource, Clip, audio_hash
+from ..data_modules.audio import AudioSource, audio_hash
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
 from ..data_modules.stored_clips import StoredClip
@@ -29,7 +28,7 @@ from .backbones.configuration import in_json
 from .backbones.inputs import Inputs
 from .backbones.layers import made_by, passing_on
 from .disk_store import DiskStore
-from .judge import EmpathyJudge, EncodedClip, EncodedWindow
+from .judge import EmpathyJudge, EncodedClip, EncodedWindow, known_by
 from .lora import part_of
 from .settings import LongClips
 
@@ -156,6 +155,7 @@ class PairStates:
         """Hash of the question about a pair."""
         key = pair.situation, tuple(turn.role for turn in pair.context)
         if key not in self._texts:
+            self._backbone.check_situation(pair.situation)
             counts = [[1] * (len(pair.context) + 1)]
             ids, _, _ = self._judge.ask([pair], counts)
             self._texts[key] = _hash(str(ids.tolist()))
@@ -252,18 +252,6 @@ def check_split(backbone: Backbone, inputs: Inputs, first: int) -> None:
     difference = (whole - split)[real].float().abs().max()
     if not difference <= 1e-3 * whole[real].float().abs().max():
         raise refusal
-
-
-def known_by(source: AudioSource) -> Hashable:
-    """A small key of a clip, whatever the clip is. A file that was changed is another clip."""
-    if isinstance(source, bytes | Clip):
-        return audio_hash(source)
-    if isinstance(source, str | Path):
-        with suppress(OSError):  # the error is raised when the file is read
-            facts = Path(source).stat()
-            # times may be copied with a file (rsync -t), all but ctime
-            return str(source), facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
-    return source
 
 
 def _of_rows(name: str, stored: Sequence[Mapping[str, Tensor]]) -> Tensor | None:

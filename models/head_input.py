@@ -10,8 +10,6 @@ windows of its clips.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -99,7 +97,7 @@ class HeadInput(nn.Module):
         number of these layers, and the width of each.
         """
         super().__init__()
-        self.settings = settings
+        self.settings, self._of_clips = settings, settings.of_clips
         layers, width = layer_sizes
         audio = 3 * 2 * width if settings.audio == "all_layers" else 0
         signal = np.zeros(0, np.int64)
@@ -133,7 +131,7 @@ class HeadInput(nn.Module):
         """Features `(pairs, size)`, float32, from the pooled states `(rows, hidden)` and the inputs of the same rows. A
         pair that is read in windows gets the weighted mean of its rows.
         """
-        features = self.standardised(pooled, *self.raw(inputs)) if self.settings.of_clips else pooled
+        features = self.standardised(pooled, *self.raw(inputs)) if self._of_clips else pooled
         if inputs.window_weights is not None:
             features = inputs.window_weights @ features
         if not self.settings.landmarks:
@@ -201,25 +199,3 @@ def _of_pairs(clips: Tensor | None, heard: Tensor | None) -> Tensor | None:
     absent = (heard[:, 1] < 0).view(-1, *[1] * (clips.ndim - 1))
     context = torch.where(absent, torch.nan, context)
     return torch.stack([response, context, response - context], 1)
-
-
-class WindowSize(NamedTuple):
-    """A window of a clip: its number of audio tokens, how many of these are not padding, and its weight in the clip."""
-
-    tokens: int
-    real: int
-    weight: float
-
-
-def stacked(values: Sequence[Tensor | None]) -> Tensor | None:
-    """The tensors that are known, one below the other; None if none is."""
-    known = [value for value in values if value is not None]
-    return torch.stack(known) if known else None
-
-
-def response_mask_of(is_audio: Tensor, responses: Sequence[WindowSize]) -> Tensor:
-    """True at the non-padding audio tokens of each row's last clip `(batch, tokens)`."""
-    rank_from_end = is_audio.flip(-1).cumsum(-1).flip(-1)
-    count = torch.tensor([window.tokens for window in responses])[:, None]
-    padding = torch.tensor([window.tokens - window.real for window in responses])[:, None]
-    return is_audio & (rank_from_end <= count) & (rank_from_end > padding)

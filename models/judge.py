@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
@@ -13,7 +15,7 @@ import torch
 from peft import PeftModel
 from torch import Tensor, nn
 
-from ..data_modules.audio import AudioSource, decode, resample
+from ..data_modules.audio import AudioSource, Clip, audio_hash, decode, resample
 from ..data_modules.errors import TextError
 from ..data_modules.prosody import RATE, voiced_shares
 from ..data_modules.schema import Dimension, Pair
@@ -21,7 +23,7 @@ from .backbones import load_backbone
 from .backbones.base import Backbone, Checkpoint
 from .backbones.inputs import Clips, Inputs, moved
 from .backbones.layers import LayerStatistics, whole_float32
-from .head_input import HeadInput, WindowSize, build_pooling, response_mask_of, stacked
+from .head_input import HeadInput, build_pooling
 from .heads import Head, Prediction, build_head
 from .lora import adapt, trained_in_full, weights_of
 from .settings import BuiltSettings, JudgeSettings, LongClips
@@ -31,6 +33,14 @@ POOLINGS_OF_RESPONSE = ("response_mean", "layer_mix")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OWN = ("head.", "head_input.", "pooling.")
 """Prefixes of the names of a judge's own weights, which no backbone has."""
+
+
+class WindowSize(NamedTuple):
+    """A window of a clip: its number of audio tokens, how many of these are not padding, and its weight in the clip."""
+
+    tokens: int
+    real: int
+    weight: float
 
 
 class EncodedWindow(NamedTuple):
@@ -100,12 +110,14 @@ class EmpathyJudge(nn.Module):
             self.backbone.leave_out_norm()
         self.network = self.backbone.network  # registers its weights with this module
         self.adapter: tuple[PeftModel | None] = (adapt(self.backbone, settings.lora),)  # a tuple hides it from torch
+        self._full_parts = trained_in_full(self.backbone, settings.lora)
         if settings.pooling == "layer_mix":
             self.backbone.return_every_layer()
         self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size, len(self.backbone.layers))
         self.head_input = HeadInput(settings.head_input, self.backbone.hidden_size, self.backbone.layer_sizes)
-        of_clips = settings.head_input.of_clips
-        self.head: Head = build_head(settings.head, self.head_input.size, dimensions, standardised=of_clips)
+        self._of_clips = settings.head_input.of_clips
+        self.head: Head = build_head(settings.head, self.head_input.size, dimensions, standardised=self._of_clips)
+        self.trains_tower = settings.lora.trains_tower  # audio states depend on weights that training changes
         self._spread = device_map is not None
         if self._spread:  # inputs go to the head's device, and are read on the backbone's first device
             device = next(weight.device for weight in self.network.parameters() if not weight.is_meta)
@@ -168,57 +180,52 @@ class EmpathyJudge(nn.Module):
             TextError: If a situation cannot be read, or a pair has more tokens than the backbone has positions.
         """
         sources = [pair.clips for pair in pairs]
-        distinct = list(dict.fromkeys(source for row in sources for source in row))
+        distinct = list(dict.fromkeys(itertools.chain(*sources)))
+        clips = states = layers = None
         if audio is None:
             decoded = [self.decode(source) for source in distinct]
-            sizes = [self._sizes(windows) for windows in decoded]
-            flat = [window for windows in decoded for window in windows]
-            clips, states, layers = self.backbone.prepare_clips(flat), None, None
-            functionals = [self._functionals(window) for window in flat]
+            sizes, flat = self._sizes(decoded), list(itertools.chain(*decoded))
+            clips, functionals = self.backbone.prepare_clips(flat), self._functionals(flat)
         else:
             encoded = [audio[source] for source in distinct]
-            sizes = [
-                [WindowSize(len(own.states), own.real_tokens, own.weight) for own in windows] for windows in encoded
-            ]
-            all_windows = [window for windows in encoded for window in windows]
-            clips, states = None, torch.cat([window.states for window in all_windows])
-            layers = stacked([window.layers for window in all_windows])
-            functionals = [window.functionals for window in all_windows]
-        windows = [window for of_clip in sizes for window in of_clip]
-        tokens = torch.arange(sum(window.tokens for window in windows)).split([window.tokens for window in windows])
-        number = itertools.count()
-        numbers = {source: [next(number) for _ in own] for source, own in zip(distinct, sizes, strict=True)}
-        # a row for each combination of the windows of a pair's clips; nearly always that is one
-        combinations = [list(itertools.product(*(numbers[source] for source in row))) for row in sources]
-        rows = [row for choices in combinations for row in choices]
-        repeated = [pair for pair, choices in zip(pairs, combinations, strict=True) for _ in choices]
-        counts = [[windows[n].tokens for n in row] for row in rows]
-        for pair, row in zip(repeated, counts, strict=True):
+            sizes = [[WindowSize(len(own.states), own.real_tokens, own.weight) for own in clip] for clip in encoded]
+            known = list(itertools.chain(*encoded))
+            states, layers = torch.cat([own.states for own in known]), _stacked([own.layers for own in known])
+            functionals = [own.functionals for own in known]
+        windows = list(itertools.chain(*sizes))
+        if len(windows) == len(distinct):  # nearly always: no clip is cut, and a pair is one row
+            place = {source: number for number, source in enumerate(distinct)}
+            rows, asked, weights = [[place[source] for source in row] for row in sources], pairs, None
+        else:
+            rows, asked, weights = _in_windows(pairs, sources, dict(zip(distinct, sizes, strict=True)))
+        counts = [[windows[number].tokens for number in row] for row in rows]
+        for pair, row in zip(asked, counts, strict=True):
             try:
                 self.check_text(pair, sum(row))
             except TextError as error:
                 raise error.at(f"pair {pair.pair_id!r}") from None
-        ids, mask, is_audio = self.ask(repeated, counts)
+        ids, mask, is_audio = self.ask(asked, counts)
+        # the response is the last clip of a row, its padding the last of its tokens
+        from_end = is_audio.flip(-1).cumsum(-1).flip(-1)
+        last = torch.tensor([windows[row[-1]].tokens for row in rows])[:, None]
+        padding = last - torch.tensor([windows[row[-1]].real for row in rows])[:, None]
+        tokens = torch.arange(sum(window.tokens for window in windows)).split([window.tokens for window in windows])
         heard = [[row[-1], row[-2] if len(row) > 1 else -1] for row in rows]
-        weights = None
-        if len(rows) > len(pairs):  # a row weighs the product of its windows; those of a pair sum to 1
-            of_rows = [[math.prod(windows[n].weight for n in row) for row in choices] for choices in combinations]
-            weights = [torch.tensor([of_pair]) for of_pair in of_rows]
         inputs = Inputs(
             input_ids=ids,
             attention_mask=mask,
-            response_mask=response_mask_of(is_audio, [windows[row[-1]] for row in rows]),
-            audio_index=torch.cat([tokens[n] for row in rows for n in row]),
+            response_mask=is_audio & (from_end <= last) & (from_end > padding),
+            audio_index=torch.cat([tokens[number] for row in rows for number in row]),
             audio_positions=is_audio.flatten().nonzero()[:, 0],
             clips=clips,
             audio_states=states,
             layers=layers,
-            functionals=stacked(functionals),
-            heard=torch.tensor(heard) if self.settings.head_input.of_clips else None,
-            window_weights=None if weights is None else torch.block_diag(*weights),
+            functionals=_stacked(functionals),
+            heard=torch.tensor(heard) if self._of_clips else None,
+            window_weights=weights,
             padding_last=self.settings.padding_side == "right",
         )
-        return replace(inputs, packed=self.backbone.packed(inputs))
+        return inputs if len(rows) == 1 else replace(inputs, packed=self.backbone.packed(inputs))
 
     def ask(self, pairs: Sequence[Pair], audio_tokens: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
         """`Backbone.prepare_text`, without tokens that no result depends on.
@@ -253,21 +260,27 @@ class EmpathyJudge(nn.Module):
         Raises:
             TextError: If not; the text does not name the pair.
         """
-        self.backbone.check_length(self._question_tokens(pair) + audio_tokens)
+        tokens, most = self._question_tokens(pair) + audio_tokens, self.backbone.max_tokens
+        if most is not None and tokens > most:
+            raise TextError(
+                f"question and clips make {tokens:,} tokens, and the backbone reads {most:,}; expected a shorter "
+                "situation, or shorter or fewer clips",
+                "too long",
+            )
 
     def _question_tokens(self, pair: Pair) -> int:
         """Tokens of the question about a pair, without those of its clips."""
-        self.backbone.check_situation(pair.situation)
-        key = pair.situation, tuple(turn.role for turn in pair.context)
-        if (remembered := self._known_questions.get(key)) is not None:
+        known, key = self._known_questions, (pair.situation, tuple(turn.role for turn in pair.context))
+        if isinstance(pair.situation, str | None) and (remembered := known.get(key)) is not None:
             return remembered
+        self.backbone.check_situation(pair.situation)
         clips = len(pair.context) + 1
         _, mask, _ = self.ask([pair], [[1] * clips])
         tokens = int(mask.sum()) - clips
         if len(pair.situation or "") <= _KEPT_CHARACTERS:
-            if len(self._known_questions) >= _KEPT_QUESTIONS:
-                self._known_questions.clear()
-            self._known_questions[key] = tokens
+            if len(known) >= _KEPT_QUESTIONS:
+                known.clear()
+            known[key] = tokens
         return tokens
 
     def _windows(self, samples: int, long_clips: LongClips) -> tuple[int, int]:
@@ -279,29 +292,26 @@ class EmpathyJudge(nn.Module):
     @torch.no_grad()
     def encode_clips(self, clips: Sequence[Sequence[np.ndarray]]) -> list[EncodedClip]:
         """Encode decoded clips, each a list of windows, with the audio tower as it is now; the result is on the CPU."""
-        flat = [window for windows in clips for window in windows]
+        flat = list(itertools.chain(*clips))
+        sizes, functionals = list(itertools.chain(*self._sizes(clips))), self._functionals(flat)
         prepared = self.backbone.prepare_clips(flat)
-        features = moved(prepared.features, self.device)
-        packed, layers = self._encoded(replace(prepared, features=features))
-        packed, of_layers = packed.cpu(), iter([None] * len(flat) if layers is None else layers.cpu())
-        sizes = [self._sizes(windows) for windows in clips]
-        states = iter(packed.split([tokens for clip in sizes for tokens, _, _ in clip]))
-        return [
-            [
-                EncodedWindow(next(states), real, weight, next(of_layers), self._functionals(window))
-                for window, (_, real, weight) in zip(windows, clip, strict=True)
-            ]
-            for windows, clip in zip(clips, sizes, strict=True)
-        ]
+        states, layers = self._encoded(replace(prepared, features=moved(prepared.features, self.device)))
+        of_windows = states.cpu().split([window.tokens for window in sizes])
+        of_layers = [None] * len(flat) if layers is None else layers.cpu()
+        encoded = (
+            EncodedWindow(own, window.real, window.weight, layer, measured)
+            for own, window, layer, measured in zip(of_windows, sizes, of_layers, functionals, strict=True)
+        )
+        return [list(itertools.islice(encoded, len(clip))) for clip in clips]
 
-    def _sizes(self, windows: Sequence[np.ndarray]) -> list[WindowSize]:
-        """Of the windows of a clip."""
-        weights, backbone = voiced_shares(windows, self.backbone.sampling_rate), self.backbone
-        lengths = zip(map(len, windows), weights, strict=True)
-        return [
-            WindowSize(backbone.audio_tokens(length), backbone.real_audio_tokens(length), weight)
-            for length, weight in lengths
-        ]
+    def _sizes(self, clips: Sequence[Sequence[np.ndarray]]) -> list[list[WindowSize]]:
+        """Of the windows of each clip."""
+        backbone, sizes = self.backbone, []
+        for windows in clips:
+            weights = [1.0] if len(windows) == 1 else voiced_shares(windows, backbone.sampling_rate)
+            lengths = zip(map(len, windows), weights, strict=True)
+            sizes.append([WindowSize(backbone.audio_tokens(n), backbone.real_audio_tokens(n), w) for n, w in lengths])
+        return sizes
 
     def _encoded(self, clips: Clips) -> tuple[Tensor, Tensor | None]:
         """Audio states, and what the head reads of the encoder's layers.
@@ -311,7 +321,7 @@ class EmpathyJudge(nn.Module):
         """
         statistics = LayerStatistics() if self.settings.head_input.audio != "none" else None
         with whole_float32():
-            if self.settings.lora.trains_tower:
+            if self.trains_tower:
                 states = self.backbone.encode_audio(clips, statistics)
             else:
                 with torch.no_grad(), torch.autocast(clips.features.device.type, enabled=False):
@@ -319,12 +329,14 @@ class EmpathyJudge(nn.Module):
         device = clips.features.device  # the layers of a judge that is spread may end on another
         return states.to(device), None if statistics is None else statistics.clips.to(device)
 
-    def _functionals(self, samples: np.ndarray) -> Tensor | None:
+    def _functionals(self, windows: Sequence[np.ndarray]) -> list[Tensor | None]:
+        """Measures of each window, where the head reads them."""
         if not self.settings.head_input.functionals:
-            return None
+            return [None] * len(windows)
         from ..data_modules.functionals import delivery  # with tables that most judges do without
 
-        return torch.from_numpy(delivery(resample(samples, self.backbone.sampling_rate, RATE))).float()
+        at_rate = (resample(samples, self.backbone.sampling_rate, RATE) for samples in windows)
+        return [torch.from_numpy(delivery(samples)).float() for samples in at_rate]
 
     def trainable(self) -> dict[str, Tensor]:
         """Names and values of the weights that training changes: of the backbone, pooling, head."""
@@ -379,8 +391,7 @@ class EmpathyJudge(nn.Module):
 
     def trained_in_full(self) -> dict[str, Tensor]:
         """Names (inside the network) and values of the backbone's own weights that training changes."""
-        names = trained_in_full(self.backbone, self.settings.lora)
-        return {key: weight for name in names for key, weight in weights_of(self.backbone, name)}
+        return {key: weight for name in self._full_parts for key, weight in weights_of(self.backbone, name)}
 
     def decode(self, source: AudioSource, long_clips: LongClips | None = None) -> list[np.ndarray]:
         """Windows `(samples,)` of a clip at the backbone's rate: one, unless the clip is too long and may be cut (by
@@ -395,4 +406,43 @@ class EmpathyJudge(nn.Module):
         if long_clips == "window":
             limit = max(limit, min(limit * MOST_WINDOWS, _LONGEST))
         samples = decode(source, rate, limit)
+        if len(samples) <= self.backbone.max_seconds * rate:
+            return [samples]
         return np.array_split(samples, self._windows(len(samples), long_clips)[0])
+
+
+def known_by(source: AudioSource) -> Hashable:
+    """A small key of a clip, whatever the clip is. A file that was changed is another clip."""
+    if isinstance(source, bytes | Clip):
+        return audio_hash(source)
+    if isinstance(source, str | Path):
+        with suppress(OSError):  # the error is raised when the file is read
+            facts = Path(source).stat()
+            # times may be copied with a file (rsync -t), all but ctime
+            return str(source), facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+    return source
+
+
+def _in_windows(
+    pairs: Sequence[Pair], sources: Sequence[Sequence[AudioSource]], clips: Mapping[AudioSource, Sequence[WindowSize]]
+) -> tuple[list[tuple[int, ...]], list[Pair], Tensor]:
+    """What pairs are read in where some clips have several windows: a row for each combination of the windows of a
+    pair's clips.
+
+    Returns:
+        For each row the numbers of its windows, and its pair; and the weight of each row in each pair `(pairs, rows)`.
+    """
+    number = itertools.count()
+    numbers = {source: [next(number) for _ in windows] for source, windows in clips.items()}
+    windows = list(itertools.chain(*clips.values()))
+    combinations = [list(itertools.product(*(numbers[source] for source in row))) for row in sources]
+    asked = [pair for pair, choices in zip(pairs, combinations, strict=True) for _ in choices]
+    # a row weighs the product of its windows; those of a pair sum to 1
+    weights = [[math.prod(windows[n].weight for n in row) for row in choices] for choices in combinations]
+    return list(itertools.chain(*combinations)), asked, torch.block_diag(*(torch.tensor([own]) for own in weights))
+
+
+def _stacked(values: Sequence[Tensor | None]) -> Tensor | None:
+    """The tensors that are known, one below the other; None if none is."""
+    known = [value for value in values if value is not None]
+    return torch.stack(known) if known else None

@@ -14,14 +14,15 @@ import numpy as np
 import torch
 
 from ..data_modules.audio import AudioSource
-from ..data_modules.errors import AudioError, TextError, UserError
+from ..data_modules.errors import AudioError, TextError, UserError, shown
 from ..data_modules.parallel import find_launch
+from ..data_modules.prosody import ClipFacts
 from ..data_modules.ratings import label, same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
 from .artifact import LoadedJudge, Placement, load_any
-from .assessment import Assessment, ClipFacts, Scale, Score, cautions
+from .assessment import Assessment, Scale, Score, cautions
 from .backbones.packing import WORTHWHILE
-from .calibration import DEFAULT_LEVEL, Calibration, uncalibrated
+from .calibration import DEFAULT_LEVEL, LEVELS, Calibration, uncalibrated
 from .clip_encoder import KEPT_BYTES, ClipEncoder, batches_for
 from .disk_store import DiskStore
 from .heads import Prediction, combine
@@ -49,6 +50,14 @@ class PairScorer:
     """Runs a judge, or all members of an ensemble, over pairs; calls from several threads take turns.
 
     Each clip is encoded once (`ClipEncoder`), and what pairs begin with once (`backbones.packing`).
+
+    Attributes:
+        judge: The judge, on its device.
+        dimensions: What it scores and on which scale.
+        batch_size: Most pairs per forward pass.
+        calibration: What is known of its errors; None = nothing.
+        windows: Whether clips that are longer than the backbone hears are heard in windows.
+        long_clips: The same as a policy (`JudgeSettings.long_clips`).
     """
 
     def __init__(
@@ -76,27 +85,30 @@ class PairScorer:
             windows: Whether clips above the maximum audio length are heard in windows (`JudgeSettings.long_clips`);
                 False = they are refused.
         """
-        self.judge = judge
+        self.judge, self.dimensions = judge, judge.dimensions
         self.batch_size = batch_size
         self.calibration = calibration
         self._in_points = in_points
+        self.windows = windows
         self.long_clips: LongClips = "window" if windows else "refuse"
         self._encoder = ClipEncoder(judge, batch_size, store, measures, kept_bytes, self.long_clips)
         self._batches = batches_for(judge, batch_size, judge.backbone.audio_tokens(judge.backbone.sampling_rate))
         self._turn = threading.Lock()
 
-    def assess(
+    def assess_pairs(
         self, pairs: Iterable[Pair | AudioError], level: float = DEFAULT_LEVEL
     ) -> Iterator[Assessment | AudioError]:
         """What the judge says of each pair, in order, in rating points, with intervals of this level (one of
         `calibration.LEVELS`).
 
-        Pairs are taken a few batches at a time. One whose audio cannot be used gets the error instead; the others are
-        not affected. An error in place of a pair comes out as it is.
+        Pairs are taken from the iterable a few batches at a time, so that it may be endless. One whose audio cannot be
+        used gets the error instead; the others are not affected. An error in place of a pair comes out as it is.
 
         Raises:
             UserError: If there are no intervals of that level.
         """
+        if level not in LEVELS:
+            raise UserError(f"level {shown(level)}; expected {', '.join(map(str, LEVELS))}")
         return map(functools.partial(self._assessment, level=level), self.run(pairs))
 
     def predict(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Prediction | AudioError]]:
@@ -108,15 +120,15 @@ class PairScorer:
     def run(self, pairs: Iterable[Pair | AudioError]) -> Iterator[Heard]:
         """Yield all that was found of each pair, in order; an error in place of a pair comes out as it is."""
         waiting, judge = iter(pairs), self.judge
-        own_tower = judge.settings.lora.trains_tower  # else audio states are the same for all members
         while chunk := list(itertools.islice(waiting, self.batch_size * _SORTED_BATCHES)):
             members, batch = [], [pair for pair in chunk if isinstance(pair, Pair)]
             with self._turn:
                 for member, weights in enumerate(judge.members or [None]):
                     if weights is not None:
                         judge.use(weights)
-                    members.append(self._predict(batch, member if own_tower else None))
-            combined = map(_combined, zip(*members, strict=True))
+                    # where members share the tower, audio states are the same for all
+                    members.append(self._predict(batch, member if judge.trains_tower else None))
+            combined = iter(members[0]) if len(members) == 1 else map(_combined, zip(*members, strict=True))
             yield from (Heard(pair) if isinstance(pair, AudioError) else next(combined) for pair in chunk)
 
     def forget(self) -> None:
@@ -132,42 +144,45 @@ class PairScorer:
         """Predict with the judge's present weights; `member` = whose audio states these are, None = those of all."""
         sources = [pair.clips for pair in pairs]
         states, facts, failed = self._encoder.encode(dict.fromkeys(itertools.chain(*sources)), member)
-        outcomes: list[Prediction | AudioError | None] = [
-            next((failed[source] for source in clips if source in failed), None) for clips in sources
-        ]
-        windows = [math.prod(len(states[source]) for source in clips if source in states) for clips in sources]
-        for number, count in enumerate(windows):
-            if outcomes[number] is None and count > MOST_WINDOWS:
-                reason = f"pair {pairs[number].pair_id!r}: its clips together make {count} windows"
-                outcomes[number] = AudioError(f"{reason}; expected at most {MOST_WINDOWS}: shorter clips", "too long")
-            elif outcomes[number] is None:
-                longest = sum(max(len(window.states) for window in states[source]) for source in sources[number])
-                try:
-                    self.judge.check_text(pairs[number], longest)
-                except TextError as error:
-                    outcomes[number] = error
+        outcomes: dict[int, Prediction | AudioError] = {}
         # equal pairs are computed once: otherwise rounding would rank one above the other
-        usable = [number for number, error in enumerate(outcomes) if error is None]
-        representatives: dict[Hashable, int] = {}
-        representative_of = [representatives.setdefault(_content(pairs[number]), number) for number in usable]
-        order, worth_packing = _in_order(pairs, list(representatives.values()), states)
-        predictions: list[tuple[list[int], Prediction]] = []
+        equal: dict[Hashable, list[int]] = {}
+        windows = []
+        for number, (pair, clips) in enumerate(zip(pairs, sources, strict=True)):
+            windows.append(math.prod(len(states[source]) for source in clips if source in states))
+            error = next((failed[source] for source in clips if source in failed), None)
+            if error is None and windows[-1] > MOST_WINDOWS:
+                reason = f"pair {pair.pair_id!r}: its clips together make {windows[-1]} windows"
+                error = AudioError(f"{reason}; expected at most {MOST_WINDOWS}: shorter clips", "too long")
+            if error is None:
+                try:
+                    self.judge.check_text(pair, sum(max(len(own.states) for own in states[source]) for source in clips))
+                except TextError as unreadable:
+                    error = unreadable
+            if error is None:
+                key = clips, pair.situation, tuple(turn.role for turn in pair.context)  # all that its score depends on
+                equal.setdefault(key, []).append(number)
+            else:
+                outcomes[number] = error
+        order, worth_packing = list(equal.values()), False
+        if len(order) > 1:
+            order, worth_packing = _in_order(pairs, sources, order, states)
+        predictions: list[tuple[list[list[int]], Prediction]] = []
         padded = not (worth_packing and self.judge.backbone.packs)  # packed rows hold pairs of several lengths
-        for batch in self._batches.split([_states(states, sources[number]) for number in order], padded):
+        for batch in self._batches.split([_states(states, sources[first]) for first, *_ in order], padded):
             with batch:
-                numbers = order[batch.rows]
-                predictions.append((numbers, self._forward([pairs[number] for number in numbers], states)))
-        for numbers, outcome in predictions:  # the host waits for a GPU only here
-            for number, of_pair in zip(numbers, outcome.each(), strict=True):
-                outcomes[number] = of_pair
-        for number, representative in zip(usable, representative_of, strict=True):
-            outcomes[number] = outcomes[representative]
+                rows = order[batch.rows]
+                predictions.append((rows, self._forward([pairs[first] for first, *_ in rows], states)))
+        for rows, prediction in predictions:  # the host waits for a GPU only here
+            for numbers, of_row in zip(rows, prediction.each(), strict=True):
+                outcomes |= dict.fromkeys(numbers, of_row)
         heard = []
-        for pair, of_pair, outcome, count in zip(pairs, sources, outcomes, windows, strict=True):
-            if outcome is None:
+        for number, (pair, clips) in enumerate(zip(pairs, sources, strict=True)):
+            if (outcome := outcomes.get(number)) is None:
                 reason = f"pair {pair.pair_id!r}: too long for the memory of {self.judge.device}"
                 outcome = AudioError(reason, "too large for the memory")
-            heard.append(Heard(outcome, tuple(facts[source] for source in of_pair if source in facts), pair, count))
+            known = tuple(facts[source] for source in clips if source in facts)
+            heard.append(Heard(outcome, known, pair, windows[number]))
         return heard
 
     @torch.inference_mode()
@@ -179,15 +194,16 @@ class PairScorer:
     def _assessment(self, heard: Heard, level: float) -> Assessment | AudioError:
         if isinstance(heard.outcome, AudioError):
             return heard.outcome
-        score, dimensions = heard.outcome.score.numpy(), self.judge.dimensions
+        score, dimensions = heard.outcome.score.numpy(), self.dimensions
         for dimension, points in zip(dimensions, score.tolist(), strict=True):
             if not math.isfinite(points):
                 reason = f"{dimension.name}: the judge's score is {points}; expected a finite number"
                 return AudioError(reason, "no finite score")
         deviation = None if heard.outcome.deviation is None else heard.outcome.deviation.numpy()
-        result, domain = uncalibrated(score), None
-        if self.calibration is not None:
-            result, domain = self.calibration.apply(score, deviation, dimensions, level), self.calibration.domain
+        if (calibration := self.calibration) is None:
+            result, domain = uncalibrated(score), None
+        else:
+            result, domain = calibration.apply(score, deviation, dimensions, level), calibration.domain
         # NaN, which stands for unknown in arrays, becomes None
         rows = np.stack(result[:4]).astype(np.float32).T.tolist()
         scores = {
@@ -204,25 +220,25 @@ class PairScorer:
         return Assessment(scores, cautions(heard.facts, domain) if heard.facts else (), heard.windows, seconds)
 
 
-def _content(pair: Pair) -> Hashable:
-    """All that the score of a pair depends on."""
-    return pair.clips, pair.situation, tuple(turn.role for turn in pair.context)
-
-
 def _in_order(
-    pairs: Sequence[Pair], usable: Sequence[int], states: Mapping[AudioSource, EncodedClip]
-) -> tuple[list[int], bool]:
-    """Numbers of usable pairs in the order in which they are batched, the longest first: little padding; and whether
-    packing them is worth it. Where contexts are shared, the responses to one stand together, so that it is read once.
+    pairs: Sequence[Pair],
+    sources: Sequence[Sequence[AudioSource]],
+    rows: Sequence[list[int]],
+    states: Mapping[AudioSource, EncodedClip],
+) -> tuple[list[list[int]], bool]:
+    """Rows, each the numbers of equal pairs, in the order in which they are batched, the longest first: little padding;
+    and whether packing them is worth it. Where contexts are shared, the responses to one stand together, so that it is
+    read once.
     """
-    contexts = {number: (pairs[number].clips[:-1], pairs[number].situation) for number in usable}
+    firsts = [first for first, *_ in rows]
+    contexts = {first: (sources[first][:-1], pairs[first].situation) for first in firsts}
     group = {context: position for position, context in enumerate(dict.fromkeys(contexts.values()))}
-    before = {number: _states(states, clips) for number, (clips, _) in contexts.items()}
-    response = {number: _states(states, [pairs[number].response]) for number in usable}
-    if 2 * len(group) > len(usable):
-        return sorted(usable, key=lambda number: -before[number] - response[number]), False
-    order = sorted(usable, key=lambda number: (-before[number], group[contexts[number]], -response[number]))
-    of_each = {contexts[number]: before[number] for number in usable}
+    before = {first: _states(states, clips) for first, (clips, _) in contexts.items()}
+    response = {first: _states(states, sources[first][-1:]) for first in firsts}
+    if 2 * len(group) > len(rows):
+        return sorted(rows, key=lambda row: -before[row[0]] - response[row[0]]), False
+    order = sorted(rows, key=lambda row: (-before[row[0]], group[contexts[row[0]]], -response[row[0]]))
+    of_each = {contexts[first]: before[first] for first in firsts}
     responses = sum(response.values())
     return order, sum(of_each.values()) + responses <= WORTHWHILE * (sum(before.values()) + responses)
 
@@ -232,7 +248,7 @@ def _combined(members: Sequence[Heard]) -> Heard:
     predictions = [member.outcome for member in members if isinstance(member.outcome, Prediction)]
     if len(predictions) < len(members):
         return next(member for member in members if isinstance(member.outcome, AudioError))
-    return members[0] if len(members) == 1 else members[0]._replace(outcome=combine(predictions))
+    return members[0]._replace(outcome=combine(predictions))
 
 
 def _states(states: Mapping[AudioSource, EncodedClip], clips: Sequence[AudioSource]) -> int:

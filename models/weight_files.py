@@ -185,9 +185,10 @@ def fingerprint(judge: EmpathyJudge, quantizable: bool = True) -> str:
     digest = hashlib.sha256()
     trained = judge.trained_in_full()
     for name, weight in sorted(judge.network.named_parameters()):
-        changed = weight.ndim > 1 and part_of(judge.backbone, name) == "language_model"
-        if "lora_" not in name and name not in trained and (quantizable or not changed):
-            sample = weight_of(judge.network, name).flatten()[:16].to(torch.bfloat16).float()
+        changed = not quantizable and weight.ndim > 1 and part_of(judge.backbone, name) == "language_model"
+        if "lora_" not in name and name not in trained and not changed:
+            values = weight_of(judge.network, name) if weight.is_meta else weight.detach()
+            sample = values.flatten()[:16].to(torch.bfloat16).float()
             plain = name.replace(".base_layer", "")
             digest.update(f"{plain} {tuple(weight.shape)} {sample.tolist()}\n".encode())
     return digest.hexdigest()

@@ -153,8 +153,9 @@ def dataset_folder(tmp_path_factory) -> Path:
 
     The louder and higher a response, the better its rating. Three raters with biases; one rates every other pair only.
     """
-    from empathy_judge.data_modules.schema import DatasetCard, Dimension, write_dataset
+    from empathy_judge.data_modules.schema import DatasetCard, Dimension
     from empathy_judge.data_modules.splits import split_dataset
+    from empathy_judge.data_modules.writing import write_dataset
 
     folder = tmp_path_factory.mktemp("dataset") / "tones"
     folder.mkdir()

@@ -45,12 +45,12 @@ def constructed(
     wanted = speech.samples[known]
 
     class Known:
-        judge = SimpleNamespace(dimensions=(Dimension("d", 1, 5, None, higher_is_better),))
+        dimensions = (Dimension("d", 1, 5, None, higher_is_better),)
 
         def __init__(self, *rest, **others):
             del rest, others
 
-        def assess(self, pairs):
+        def assess_pairs(self, pairs):
             for pair in pairs:
                 points = 3.0
                 if last > first:

@@ -332,7 +332,7 @@ def test_one_clip_that_cannot_be_used_does_not_end_a_ranking_and_is_named_in_lis
 def test_a_judge_without_a_finite_score_has_none(judge_folder, make_tone):
     scorer = Scorer.from_pretrained(judge_folder, device="cpu")
     with torch.no_grad():
-        scorer.pair_scorer.judge.head.get_parameter("linear.bias")[0] = math.nan
+        scorer.judge.head.get_parameter("linear.bias")[0] = math.nan
     clip = Clip(make_tone(0.6, 150, 0.3), RATE)
     (found,) = scorer.assess_each([(None, clip)])
     assert isinstance(found, AudioError)

@@ -71,7 +71,7 @@ def test_noise_against_the_judge_is_faint_and_raises_its_score(scorer, pair):
     own = load_clip(pair.response).samples
     (before,) = scorer.assess_pairs([pair])
     rng = np.random.default_rng(0).standard_normal(len(own))
-    found = adversarial(scorer.pair_scorer.judge, pair)
+    found = adversarial(scorer.judge, pair)
     noise = found.samples - own
     assert 20 * np.log10(rms(own) / rms(noise)) == pytest.approx(ADVERSARIAL_SNR, abs=0.1)
     plain = Clip((own + rng * rms(noise) / rms(rng)).astype(np.float32), RATE)

@@ -25,12 +25,12 @@ from ..data_modules.datamodule import PairDataModule
 from ..data_modules.errors import UserError, counted, raised_in
 from ..data_modules.folders import CARD_FILE, RemotePath
 from ..data_modules.parallel import say
+from ..data_modules.prosody import ClipFacts, clip_facts
 from ..data_modules.sampling import Position
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.targets import MAX_STEPS
 from ..data_modules.written import write_files
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, JUDGE_FILE, LAST, hush
-from ..models.assessment import ClipFacts, clip_facts
 from ..models.backbones.layers import recompute_activations
 from ..models.description import parse, start_in_words
 from ..models.disk_store import DiskStore

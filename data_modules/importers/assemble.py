@@ -15,15 +15,26 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from ..embedded_tables import EmbeddedClip
 from ..errors import AudioError, DataError, UserError, counted, shown
 from ..folders import path_version
-from ..pairs_file import PAIRS_FILE, SHARD_FOLDER, SHARD_ROWS, shard_name, write_pairs
 from ..parallel import map_threads
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS
-from ..rows import PAIR_COLUMNS, TAGS, checked_pairs, hash_order, ratings_schema, sorted_tags
-from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, check_annotations, complete_dataset
+from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, check_annotations
 from ..staging import staged_folder
-from ..stored_clips import CONTEXT, RESPONSE, EmbeddedClip, StoredClip
+from ..storage import (
+    CONTEXT,
+    PAIR_COLUMNS,
+    PAIRS_FILE,
+    RESPONSE,
+    SHARD_FOLDER,
+    TAGS,
+    hash_order,
+    ratings_schema,
+    shard_name,
+)
+from ..stored_clips import StoredClip
+from ..writing import SHARD_ROWS, checked_pairs, complete_dataset, hashed_rows, sorted_tags, write_pairs
 from .clips import CheckedClip, ClipCell, Content, check_clips, read_clip
 
 if TYPE_CHECKING:
@@ -130,7 +141,7 @@ def assemble(
             card = dataclasses.replace(card, description=f"{card.description} {note}".strip())
         _write_rows(usable, clips, stage, shard_rows if embed_audio else len(usable))
         usable.sort(key=lambda row: hash_order(row["pair_id"]))
-        complete_dataset(stage, card, (_stored(row, clips) for row in usable), ratings, preferences)
+        complete_dataset(stage, card, hashed_rows(_stored(row, clips) for row in usable), ratings, preferences)
     return PairDataset.load(out)
 
 

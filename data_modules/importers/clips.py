@@ -12,11 +12,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from ..audio import decode, probe
+from ..embedded_tables import EmbeddedClip
 from ..errors import AudioError, DataError, os_reason, shown
 from ..folders import replace_file, resolve_inside
 from ..parallel import map_threads
 from ..staging import STAGE_NOTES
-from ..stored_clips import EmbeddedClip, StoredClip
+from ..stored_clips import StoredClip
 from ..tables import TableRow
 
 AUDIO_FOLDER = "audio"

@@ -19,13 +19,12 @@ from scipy.io import wavfile
 
 from ..audio import AudioSource, Clip, load_clip, probe
 from ..errors import AudioError, DataError, UserError, names_shown, shown
-from ..pairs_file import Pair
 from ..ratings import SECONDS, Dimension, parse_dimension
-from ..rows import NAME_COLUMNS, TAGS, TEXT_COLUMNS
 from ..samples import clip_of, decoded
-from ..schema import PairDataset
+from ..schema import Pair, PairDataset
 from ..spellings import spelling_hint
-from ..stored_clips import CONTEXT, RESPONSE, StoredClip
+from ..storage import CONTEXT, NAME_COLUMNS, RESPONSE, TAGS, TEXT_COLUMNS
+from ..stored_clips import StoredClip
 from ..tables import SourceTable, TableMapping, check_header
 from .assemble import assemble
 from .clips import ClipCell, Content, path_or_bytes, read_clip

@@ -28,10 +28,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..class_labels import name_labels
+from ..embedded_tables import EmbeddingTable, Tables, parquet_tables
 from ..errors import DataError, UserError, bad_value, shown
 from ..folders import path_version
-from ..parquet import Tables, parquet_tables
-from ..stored_clips import EmbeddingTable
 from ..tables import SourceTable, read_table
 from . import table
 from .assemble import Imported

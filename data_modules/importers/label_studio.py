@@ -34,9 +34,10 @@ from urllib.parse import parse_qs, unquote
 from ..errors import AudioError, DataError, UserError, bad_value, counted, shown
 from ..numerals import to_number
 from ..ratings import RATING_COLUMNS, SECONDS, check_ratings, is_name, parse_dimension
-from ..rows import NAME_COLUMNS, PAIR_COLUMNS, TAG_PREFIX, TAGS, TEXT_COLUMNS, checked_pairs, sorted_tags
 from ..schema import DatasetCard
+from ..storage import NAME_COLUMNS, PAIR_COLUMNS, TAG_PREFIX, TAGS, TEXT_COLUMNS
 from ..tables import parse_mapping, plain_text, read_records
+from ..writing import checked_pairs, sorted_tags
 from .assemble import Imported
 from .clips import ClipCell, add_audio_root, find_clip
 from .collector import Collector

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from ..embedded_tables import EmbeddedClip
 from ..errors import AudioError, DataError, bad_value
-from ..rows import TAG_PREFIX, TAGS
-from ..stored_clips import CONTEXT, RESPONSE, EmbeddedClip
+from ..storage import CONTEXT, RESPONSE, TAG_PREFIX, TAGS
 from ..tables import SourceTable, plain_text
 from .clips import ClipCell
 

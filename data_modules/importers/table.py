@@ -46,9 +46,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import DataError, UserError, counted, shown
 from ..numerals import to_number
 from ..ratings import RATING_COLUMNS, SECONDS, check_ratings, parse_dimension
-from ..rows import PAIR_COLUMNS, TAG_PREFIX, TAGS, checked_pairs, context_turns, sorted_tags
 from ..schema import DatasetCard
+from ..storage import PAIR_COLUMNS, TAG_PREFIX, TAGS
 from ..tables import SourceTable, TableMapping, full_mapping, parse_mapping, plain_text, read_table
+from ..writing import checked_pairs, context_turns, sorted_tags
 from .assemble import Imported
 from .clips import add_audio_root, find_clip
 from .preferences import has_preferences, read_preferences

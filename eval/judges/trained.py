@@ -72,7 +72,7 @@ class TrainedJudge:
     @classmethod
     def of_scorer(cls, scorer: Scorer):
         """The judge of a `Scorer`, on its device."""
-        return cls(Path(scorer.name).resolve().name, scorer.description, scorer.pair_scorer)
+        return cls(Path(scorer.name).resolve().name, scorer.description, scorer)
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         """One row per pair and dimension; a pair whose audio cannot be used has no score and says why in `status`.

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...data_modules.rows import TAG_PREFIX
 from ...data_modules.schema import PairDataset
+from ...data_modules.storage import TAG_PREFIX
 from ...models.description import start_in_words
 from .. import views
 from ..dimension_report import judged_rows

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from ...data_modules.errors import TextError, UserError
+from ...data_modules.ratings import check_situation
 from ...data_modules.schema import Pair
 from .base import Backbone, BackbonePart, Checkpoint, Layout
 from .inputs import Clips, Inputs, Packed
@@ -61,6 +63,9 @@ class AudioLanguageModel(Backbone):
 
     def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
         self.network, self.processor = network, processor
+        self.tower: Any = network.get_submodule(self.parts["audio_tower"].path)  # the audio encoder
+        # the decoder without its LM head
+        self.language_model: Any = network.get_submodule(self.parts["language_model"].path)
         self.name = checkpoint.name
         self.tokenizer = processor.tokenizer
         self.extractor = processor.feature_extractor
@@ -76,16 +81,6 @@ class AudioLanguageModel(Backbone):
         # turn markers are not always special tokens; the added tokens may also contain runs of blanks and line ends
         added = [token for token in self.tokenizer.get_added_vocab() if _MARKUP.fullmatch(token)]
         self._markup = sorted({self.audio_token, *self.tokenizer.all_special_tokens, *added}, key=len, reverse=True)
-
-    @property
-    def tower(self) -> Any:
-        """The audio encoder."""
-        return self.network.get_submodule(self.parts["audio_tower"].path)
-
-    @property
-    def language_model(self) -> Any:
-        """The decoder without its LM head."""
-        return self.network.get_submodule(self.parts["language_model"].path)
 
     # Text
 
@@ -103,13 +98,9 @@ class AudioLanguageModel(Backbone):
         """See `Backbone`.
 
         Raises:
-            TextError: If a situation cannot be read; it does not say of which pair.
             UserError: If the chat template does not have one audio token for each clip.
         """
-        texts = []
-        for pair, counts in zip(pairs, audio_tokens, strict=True):
-            self.check_situation(pair.situation)
-            texts.append(self._fill(messages(pair), counts))
+        texts = [self._fill(messages(pair), counts) for pair, counts in zip(pairs, audio_tokens, strict=True)]
         # the template has written all special tokens
         encoded = self.tokenizer(
             texts, padding=True, padding_side=padding_side, add_special_tokens=False, return_tensors="pt"
@@ -120,7 +111,7 @@ class AudioLanguageModel(Backbone):
         return encoded["input_ids"], encoded["attention_mask"], is_audio
 
     def check_situation(self, text: object) -> None:
-        super().check_situation(text)
+        check_situation(text)
         for token in self._markup:
             if token in str(text or ""):
                 raise TextError(f"situation text may not contain {token}", "special token")
@@ -184,7 +175,7 @@ class AudioLanguageModel(Backbone):
         audio = self.project(states.to(embeddings.device, dtype)).to(embeddings)[tokens.audio_index]
         flat = embeddings.flatten(0, 1).index_copy(0, tokens.audio_positions.to(embeddings.device), audio)
         embeddings = flat.view_as(embeddings)
-        collecting = made_by(self.layers if self._every_layer else ())
+        collecting = made_by(self.layers) if self._every_layer else nullcontext(())
         with attending(inputs.padding_last, packed), collecting as layer_states:
             last = self.read(tokens.input_ids, embeddings, tokens.attention_mask, positions)
         if any(states.ndim != 3 for states in layer_states):
@@ -218,21 +209,15 @@ def messages(pair: Pair, question: str = QUESTION) -> list[Message]:
 
     Audio comes in the order of the context turns, the response last.
     """
-    content: list[dict[str, Any]] = []
-    if pair.told:
-        content.append(_text(f"Situation: {pair.told}\n"))
+    content: list[str | None] = [f"Situation: {told}\n"] if (told := pair.told) else []  # None = a clip
     for turn in pair.context:
         # one turn needs no role; several need to be told apart
-        content.append(_text("Context: " if len(pair.context) == 1 else f"Context, {turn.role}: "))
-        content += [{"type": "audio"}, _text("\n")]
-    content += [_text("Response: "), {"type": "audio"}, _text(f"\n{question}")]
-    return [{"role": "user", "content": content}]
+        content += ["Context: " if len(pair.context) == 1 else f"Context, {turn.role}: ", None, "\n"]
+    content += ["Response: ", None, f"\n{question}"]
+    pieces = [{"type": "audio"} if text is None else {"type": "text", "text": text} for text in content]
+    return [{"role": "user", "content": pieces}]
 
 
 def as_text(message: Message, audio_token: str) -> str:
     """The content of a message as one text, for chat templates that take no lists."""
     return "".join(piece.get("text", audio_token) for piece in message["content"])
-
-
-def _text(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text}

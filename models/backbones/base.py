@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...data_modules.errors import TextError, UserError
+from ...data_modules.errors import UserError
 from ...data_modules.ratings import check_situation
 from ...data_modules.schema import Pair
 from ..settings import Attention, PartName
@@ -164,19 +164,6 @@ class Backbone(ABC):
         """
         check_situation(text)
 
-    def check_length(self, tokens: int) -> None:
-        """Check that there are positions for this number of tokens of a pair.
-
-        Raises:
-            TextError: If not.
-        """
-        if self.max_tokens is not None and tokens > self.max_tokens:
-            raise TextError(
-                f"question and clips make {tokens:,} tokens, and the backbone reads {self.max_tokens:,}; expected a "
-                "shorter situation, or shorter or fewer clips",
-                "too long",
-            )
-
     @abstractmethod
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
         """The inputs of the audio tower for mono clips `(samples,)` at `sampling_rate`."""
@@ -188,7 +175,7 @@ class Backbone(ABC):
         """Token ids, attention mask and mask of audio tokens, each `(batch, tokens)`.
 
         Args:
-            pairs: What is asked about; the audio itself is not read here.
+            pairs: What is asked about; the audio itself is not read here. Situations were checked (`check_situation`).
             audio_tokens: For each pair the audio tokens of its context turns and, last, of its response.
             padding_side: "left" or "right".
         """

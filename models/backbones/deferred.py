@@ -24,12 +24,8 @@ _SHORT = {"BF16": torch.bfloat16, "F16": torch.float16}
 
 
 def short_dtype(checkpoint: Checkpoint) -> torch.dtype | None:
-    """The 16-bit type of all floating-point weights in the files of a checkpoint that is loaded as float32, deferred.
-
-    None where conversion is not deferred, or some weights have another type: these would lose digits.
-    """
-    if not checkpoint.deferred or checkpoint.dtype != torch.float32:
-        return None
+    """The 16-bit type of all floating-point weights in the files of a checkpoint; None where some have another type:
+    these would lose digits."""
     dtypes: set[str] = set()
     for path in _weight_files(checkpoint):
         with safe_open(path, framework="pt") as tensors:

@@ -134,7 +134,7 @@ class Gemma3n(AudioLanguageModel):
         states = pad_sequence(rows, batch_first=True)
         lengths = [len(row) for row in rows]
         padding = torch.arange(states.shape[1], device=states.device) >= on_device(lengths, states.device)[:, None]
-        with watching(heard, tower.conformer, clips.by_clip(lengths)):
+        with watching(heard, tower.conformer, clips, lengths):
             for block in tower.conformer:
                 states = block(states, padding)
         step = tower.config.conf_reduction_factor
@@ -205,6 +205,6 @@ class Gemma4(AudioLanguageModel):
         features = clips.features.to(self.tower.output_proj.weight.dtype)
         frames = on_device(clips.lengths, features.device)[:, None]
         lengths = [-(-length // 4) for length in clips.lengths]
-        with watching(heard, self.tower.layers, clips.by_clip(lengths)):
+        with watching(heard, self.tower.layers, clips, lengths):
             output = self.tower(features, torch.arange(features.shape[1], device=features.device) < frames)
         return without_padding(output.last_hidden_state, lengths)

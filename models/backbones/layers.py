@@ -32,7 +32,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from .inputs import Packed, moved
+from .inputs import Clips, Packed, moved
 
 KERNEL = "sdpa_of_known_lengths"
 """Name of such attention in configurations of `transformers`."""
@@ -228,7 +228,8 @@ class LayerStatistics:
         return torch.stack(self._found)
 
     def add(self, rows: Tensor, lengths: Sequence[Sequence[int]]) -> None:
-        """Add clips, given the statistics of their rows `(rows, layers, 2, size)`; `lengths` are as in `watching`."""
+        """Add clips, given the statistics of their rows `(rows, layers, 2, size)`; `lengths` = for each clip the real
+        positions of each of its rows."""
         of_clips = rows.split([len(clip) for clip in lengths])
         for statistics, counts in zip(of_clips, lengths, strict=True):
             self._found.append(statistics[0] if len(counts) == 1 else _together(statistics, counts))
@@ -255,26 +256,26 @@ def _together(rows: Tensor, counts: Sequence[int]) -> Tensor:
 
 @contextmanager
 def watching(
-    heard: LayerStatistics | None, layers: Sequence[nn.Module], lengths: Sequence[Sequence[int]]
+    heard: LayerStatistics | None, layers: Sequence[nn.Module], clips: Clips, rows: Sequence[int]
 ) -> Iterator[None]:
     """Within this context, add the statistics of one pass through these layers to `heard`.
 
     Args:
         heard: Collects the statistics; None = nothing is done.
         layers: Each returns states `(rows, positions, size)`, or a tuple that begins with them.
-        lengths: For each clip the real positions of each of its rows, which may all stand in one row (`OneRow`).
+        clips: Say which rows are those of a clip.
+        rows: Real positions of each row; all may stand in one (`OneRow`).
     """
     if heard is None:
         yield
         return
-    rows = [length for clip in lengths for length in clip]
 
     def summed_up(states: Tensor) -> Tensor:
         return over_time(states if len(states) == len(rows) else states[0].split(rows), rows)
 
     with made_by(layers, summed_up, and_given=True) as statistics:  # of each (rows, 2, size)
         yield
-    heard.add(torch.stack(statistics, 1), lengths)
+    heard.add(torch.stack(statistics, 1), clips.by_clip(rows))
 
 
 @contextmanager

@@ -51,7 +51,8 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
     # `transformers` reads this attribute of the class while it loads: weights rounded first would stay rounded
     attrs: dict[str, Any] = {"_keep_in_fp32_modules_strict": set(family.float32_parts)} if family.float32_parts else {}
     with _told(checkpoint):
-        if checkpoint.weights and (short := short_dtype(checkpoint)) is not None:
+        deferred = checkpoint.deferred and checkpoint.weights and checkpoint.dtype == torch.float32
+        if deferred and (short := short_dtype(checkpoint)) is not None:
             attrs |= keeps(short, model_class)
         attrs |= {"__module__": model_class.__module__} if attrs else {}
         # the stubs know neither output_loading_info nor None for the default revision

@@ -76,6 +76,7 @@ class WhisperTowerModel(AudioLanguageModel):
         features = clips.features.to(dtype=tower.conv1.weight.dtype)
         states = nn.functional.gelu(tower.conv1(features))
         lengths = [after_convolutions(length) for length in clips.lengths]
+        counts = [_states(length) for length in clips.lengths]
         # the convolutions have read the zeros behind the longest clip: from here on padding is masked, or left out
         states = nn.functional.gelu(tower.conv2(states)).transpose(1, 2)[:, : max(lengths)]
         states = states + tower.embed_positions.weight[: states.shape[1]]
@@ -84,13 +85,13 @@ class WhisperTowerModel(AudioLanguageModel):
         else:
             real = padding_mask(lengths, states.shape[1], states.device)
             mask = create_bidirectional_mask(config=tower.config, inputs_embeds=states, attention_mask=real)
-        with watching(heard, tower.layers, clips.by_clip(lengths)):
+        with watching(heard, tower.layers, clips, lengths):
             for layer in tower.layers:
                 states = layer(states, mask)
         if isinstance(mask, OneRow):
             states = pad_sequence([*states[0].split(lengths)], batch_first=True)
         states = tower.layer_norm(tower.avg_pooler(states.transpose(1, 2)).transpose(1, 2))
-        return without_padding(states, [_states(length) for length in clips.lengths])
+        return without_padding(states, counts)
 
 
 def after_convolutions(frames: int) -> int:

@@ -117,7 +117,7 @@ class Qwen2_5Omni(Thinker, WhisperTowerModel):
         counts = [after_convolutions(width) for width in widths]
         states, row = in_one_row(without_padding(states, counts), counts)
         blocks_of = [-(-length // (2 * tower.n_window)) for length in clips.lengths]
-        with watching(heard, tower.layers, replace(clips, rows=blocks_of).by_clip(counts)):
+        with watching(heard, tower.layers, replace(clips, rows=blocks_of), counts):
             for layer in tower.layers:
                 states = layer(states, row)[0]
         states = states.flatten(0, 1)
@@ -201,7 +201,7 @@ class Qwen3OmniMoe(Thinker):
         sizes = [min(window, count - start) for count in counts for start in range(0, count, window)]
         states, row = in_one_row(states, sizes)
         windows = replace(clips, rows=[-(-count // window) for count in counts])
-        with watching(heard, tower.layers, windows.by_clip(sizes)):
+        with watching(heard, tower.layers, windows, sizes):
             for layer in tower.layers:
                 states = layer(states, row)[0]
         return tower.ln_post(states.flatten(0, 1))

@@ -99,8 +99,8 @@ class Voxtral(AudioLanguageModel):
 
     def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
         # the tower sees whole windows; the silence behind a clip does not count in its statistics
-        lengths = clips.by_clip([after_convolutions(length) for length in clips.lengths])
-        with watching(heard, self.tower.layers, lengths):
+        lengths = [after_convolutions(length) for length in clips.lengths]
+        with watching(heard, self.tower.layers, clips, lengths):
             return self.tower(clips.features).last_hidden_state.reshape(-1, self.audio_size)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import DEFAULT, Mock
 
 import pytest
-from empathy_judge.data_modules import pairs_file
+from empathy_judge.data_modules import storage
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import assemble as assembling
 from empathy_judge.data_modules.importers import clips
@@ -108,7 +108,7 @@ def whole(source: Any, folder: Path, **options: Any) -> PairDataset:
 
 
 def test_shards_are_not_written_again_after_a_kill(large, monkeypatch, tmp_path):
-    shards = [stage_of(large) / pairs_file.shard_name(number) for number in range(SHARDS)]
+    shards = [stage_of(large) / storage.shard_name(number) for number in range(SHARDS)]
     words = ["--embed-audio", "--shard-rows", str(SHARD_ROWS)]
     kill_when(large, "write", words, lambda: shards[2].is_file())
     done = [shard.stat().st_mtime_ns for shard in shards if shard.is_file()]
@@ -118,7 +118,7 @@ def test_shards_are_not_written_again_after_a_kill(large, monkeypatch, tmp_path)
     resumed = large.load(embed_audio=True, shard_rows=SHARD_ROWS)
     decoded.assert_not_called()
     assert [call.args[-1].name for call in written.call_args_list] == [shard.name for shard in shards[len(done) :]]
-    final = [large.out / pairs_file.shard_name(number) for number in range(SHARDS)]
+    final = [large.out / storage.shard_name(number) for number in range(SHARDS)]
     assert [path.stat().st_mtime_ns for path in final[: len(done)]] == done
     unbroken = whole(large, tmp_path, embed_audio=True, shard_rows=SHARD_ROWS)
     assert resumed.card.content_hash == unbroken.card.content_hash

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import soundfile
-from empathy_judge.data_modules import stored_clips
+from empathy_judge.data_modules import embedded_tables
 from empathy_judge.data_modules.audio import audio_hash
+from empathy_judge.data_modules.embedded_tables import EmbeddedClip
 from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.importers import hugging_face, table
 from empathy_judge.data_modules.importers.assemble import Imported, assemble
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.data_modules.stored_clips import EmbeddedClip
 from empathy_judge.data_modules.tables import read_table
 
 from .builders import parsed
@@ -117,8 +117,8 @@ def test_what_is_read_holds_no_audio(read, clips):
 
 
 def test_clips_in_any_order(parquet, clips, monkeypatch):
-    monkeypatch.setattr(stored_clips, "_WINDOW_BYTES", 10**6)
-    monkeypatch.setattr(stored_clips, "_WINDOW_ROWS", 8)
+    monkeypatch.setattr(embedded_tables, "_WINDOW_BYTES", 10**6)
+    monkeypatch.setattr(embedded_tables, "_WINDOW_ROWS", 8)
     responses = [row["response_audio"].content for row in read_parquet(parquet).pairs]
     order = list(range(PAIRS))
     random.Random(0).shuffle(order)
@@ -129,8 +129,8 @@ def test_clips_in_any_order(parquet, clips, monkeypatch):
 def test_only_a_part_is_kept(parquet, clips, monkeypatch):
     # By itself pyarrow writes pages and dictionaries of 1024 values, however long these are; who reads holds a page.
     pq.write_table(columns(clips), parquet, write_batch_size=8, use_dictionary=False)
-    monkeypatch.setattr(stored_clips, "_WINDOW_BYTES", 10**6)
-    monkeypatch.setattr(stored_clips, "_WINDOW_ROWS", 8)
+    monkeypatch.setattr(embedded_tables, "_WINDOW_BYTES", 10**6)
+    monkeypatch.setattr(embedded_tables, "_WINDOW_ROWS", 8)
     opened = []
     parquet_file = pq.ParquetFile
     monkeypatch.setattr(pq, "ParquetFile", lambda *args, **how: opened.append(1) or parquet_file(*args, **how))

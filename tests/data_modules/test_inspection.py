@@ -16,7 +16,8 @@ from empathy_judge.data_modules import measuring
 from empathy_judge.data_modules.inspection import ClipProblem, NumberSummary, inspect_dataset
 from empathy_judge.data_modules.measuring import DURATIONS_FILE, clip_seconds
 from empathy_judge.data_modules.ratings import PREFERENCE_COLUMNS, Dimension
-from empathy_judge.data_modules.schema import PairDataset, write_splits
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.data_modules.writing import write_splits
 
 
 def test_counts_and_durations(source):

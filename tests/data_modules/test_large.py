@@ -12,15 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from empathy_judge.data_modules import measuring, pairs_file, stored_clips
+from empathy_judge.data_modules import measuring, stored_clips, writing
 from empathy_judge.data_modules.audio import audio_hash, decode, probe
 from empathy_judge.data_modules.errors import AudioError, DataError
 from empathy_judge.data_modules.inspection import inspect_dataset
 from empathy_judge.data_modules.parallel import map_threads
-from empathy_judge.data_modules.rows import PAIRS_SCHEMA
 from empathy_judge.data_modules.sampling import row_groups
-from empathy_judge.data_modules.schema import Pair, PairDataset, write_splits
+from empathy_judge.data_modules.schema import Pair, PairDataset
+from empathy_judge.data_modules.storage import PAIRS_SCHEMA
 from empathy_judge.data_modules.stored_clips import StoredClip
+from empathy_judge.data_modules.writing import write_splits
 
 from .builders import Source, set_cell
 
@@ -30,7 +31,7 @@ PAIRS, SHARD_ROWS = 60, 25
 @pytest.fixture
 def sharded(tmp_path, monkeypatch) -> Any:
     """60 embedded pairs in 3 shards, row groups of 4."""
-    monkeypatch.setattr(pairs_file, "ROW_GROUP_ROWS", 4)
+    monkeypatch.setattr(writing, "ROW_GROUP_ROWS", 4)
     source = Source(tmp_path / "source", groups=12, per_group=5)
     source.load(embed_audio=True, shard_rows=SHARD_ROWS)
     return source
@@ -48,7 +49,7 @@ class TestLayout:
 
     def test_row_groups_are_limited_by_bytes(self, source, monkeypatch):
         size = (source.folder / "clips/000-0.wav").stat().st_size
-        monkeypatch.setattr(pairs_file, "ROW_GROUP_BYTES", 2 * size + 1)
+        monkeypatch.setattr(writing, "ROW_GROUP_BYTES", 2 * size + 1)
         source.load(embed_audio=True)
         assert pq.ParquetFile(source.out / "pairs.parquet").num_row_groups == 2
 

@@ -20,11 +20,12 @@ from empathy_judge.data_modules import folders
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.folders import resolve_inside
 from empathy_judge.data_modules.inspection import inspect_dataset
-from empathy_judge.data_modules.parquet import open_parquet
-from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
+from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.staging import staged_folder
+from empathy_judge.data_modules.storage import open_parquet
 from empathy_judge.data_modules.tables import read_table
+from empathy_judge.data_modules.writing import write_dataset
 from empathy_judge.data_modules.yaml_files import read_yaml
 
 MEMORY = 400 << 20
@@ -90,7 +91,7 @@ def test_files_that_would_fill_the_memory(tmp_path, make, message):
 
 def test_lists_that_would_fill_the_memory(tmp_path, monkeypatch):
     pq.write_table(pa.table({"a": pa.array([[1] * 5_000])}), tmp_path / "a.parquet")
-    monkeypatch.setattr("empathy_judge.data_modules.parquet.MAX_VALUES", 4_999)
+    monkeypatch.setattr("empathy_judge.data_modules.storage.MAX_VALUES", 4_999)
     with pytest.raises(pa.ArrowInvalid, match="5000 values in a row group; expected at most 4999"):
         open_parquet(tmp_path / "a.parquet")
 

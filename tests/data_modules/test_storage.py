@@ -15,9 +15,10 @@ from empathy_judge.data_modules.audio import audio_hash, decode, probe
 from empathy_judge.data_modules.errors import AudioError, DataError
 from empathy_judge.data_modules.folders import RemotePath, data_path
 from empathy_judge.data_modules.inspection import inspect_dataset
-from empathy_judge.data_modules.schema import PairDataset, write_splits
+from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.stored_clips import StoredClip
+from empathy_judge.data_modules.writing import write_splits
 
 from .builders import set_cell
 

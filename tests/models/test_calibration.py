@@ -333,7 +333,7 @@ def test_a_judge_scores_as_its_calibration_says_and_takes_none_of_other_weights(
     assert plain.calibration is None
     pairs = PairDataset.load(dataset_folder).pairs[:3]
     raw, found = (
-        [scored.scores for scored in PairScorer(own.judge, 3, own.calibration).assess(pairs, 0.8)]
+        [scored.scores for scored in PairScorer(own.judge, 3, own.calibration).assess_pairs(pairs, 0.8)]
         for own in (plain, loaded)
     )
     for before, after in zip(raw, found, strict=True):

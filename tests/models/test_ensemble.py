@@ -150,7 +150,7 @@ def factors_of(folder: Path) -> torch.Tensor:
 def test_an_ensemble_is_calibrated_by_how_far_its_members_lie_apart(calibrated, pairs):
     loaded = load_any(calibrated)
     _, deviations = predicted(loaded.judge, pairs)
-    scored = list(PairScorer(loaded.judge, 4, loaded.calibration).assess(pairs))
+    scored = list(PairScorer(loaded.judge, 4, loaded.calibration).assess_pairs(pairs))
     errors = torch.tensor([[own.standard_error for own in found.scores.values()] for found in scored])
     assert (errors / (deviations * factors_of(calibrated)) - 1).abs().max() < 1e-5
 

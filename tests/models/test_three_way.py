@@ -14,8 +14,9 @@ import torch
 from empathy_judge import PairDataset, Scorer, dataset_from_frames
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.prosody import ClipFacts
 from empathy_judge.models.artifact import load_any
-from empathy_judge.models.assessment import ClipFacts, Scale, Score
+from empathy_judge.models.assessment import Scale, Score
 from empathy_judge.models.calibration import from_json, preference, to_json
 from empathy_judge.models.heads import Prediction
 from empathy_judge.models.judge_calibration import calibrate_judge, fit_calibration, store_calibration

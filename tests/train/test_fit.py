@@ -18,8 +18,9 @@ import yaml
 from empathy_judge.cli import main
 from empathy_judge.data_modules import locks
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.schema import PairDataset, write_dataset
+from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.settings import DataSettings
+from empathy_judge.data_modules.writing import write_dataset
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.artifact import load_any
 from empathy_judge.models.settings import JudgeSettings

@@ -16,11 +16,12 @@ import pytest
 import torch
 from empathy_judge import Scorer
 from empathy_judge.cli import main
-from empathy_judge.data_modules import pairs_file
+from empathy_judge.data_modules import storage, writing
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.rows import hash_order, to_row
-from empathy_judge.data_modules.schema import Dimension, PairDataset, complete_dataset, write_dataset, write_splits
+from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.data_modules.splits import split_dataset
+from empathy_judge.data_modules.storage import hash_order
+from empathy_judge.data_modules.writing import complete_dataset, to_row, write_dataset, write_splits
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.artifact import load_any, save_judge
 from empathy_judge.models.backbones import load_backbone
@@ -38,7 +39,7 @@ from .conftest import frame_of, scores_of
 @pytest.fixture
 def embedded_folder(dataset_folder, tmp_path, monkeypatch) -> Path:
     """The dataset of the other tests, embedded in 3 shards with row groups of 2."""
-    monkeypatch.setattr(pairs_file, "ROW_GROUP_ROWS", 2)
+    monkeypatch.setattr(writing, "ROW_GROUP_ROWS", 2)
     files, folder = PairDataset.load(dataset_folder), tmp_path / "embedded"
     rows = []
     for number, pair in enumerate(files.pairs):
@@ -48,9 +49,9 @@ def embedded_folder(dataset_folder, tmp_path, monkeypatch) -> Path:
         rows.append(to_row({name: getattr(pair, name) for name in names} | audio, folder, folder, number, {}))
     (folder / "pairs").mkdir(parents=True)
     for number in range(3):
-        pairs_file.write_pairs(rows[8 * number : 8 * number + 8], folder / pairs_file.shard_name(number))
+        writing.write_pairs(rows[8 * number : 8 * number + 8], folder / storage.shard_name(number))
     rows.sort(key=lambda row: hash_order(row["pair_id"]))
-    card = complete_dataset(folder, files.card, rows, files.ratings, None)
+    card = complete_dataset(folder, files.card, writing.hashed_rows(rows), files.ratings, None)
     assert card.content_hash == files.card.content_hash
     write_splits(folder, [pair.split for pair in files.pairs])
     (folder / "split.yaml").write_bytes((dataset_folder / "split.yaml").read_bytes())

@@ -14,8 +14,8 @@ import pytest
 import torch
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.pairs_file import hashed_rows
-from empathy_judge.data_modules.schema import PairDataset, complete_dataset
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.data_modules.writing import complete_dataset, hashed_pairs
 from empathy_judge.models.artifact import load_any
 from empathy_judge.models.closed_form import FOLDS, Portion, fit
 from empathy_judge.models.weight_files import read_checkpoint
@@ -244,7 +244,7 @@ def test_what_is_finished_is_of_the_same_recipe_and_data(train_arguments, datase
     data = shutil.copytree(dataset_folder, tmp_path / "data")
     dataset = PairDataset.load(data)
     ratings = dataset.ratings[dataset.ratings["rater_id"] != dataset.ratings["rater_id"].iloc[0]]
-    complete_dataset(data, dataset.card, hashed_rows(dataset.pairs, dataset.fingerprints), ratings, None)
+    complete_dataset(data, dataset.card, hashed_pairs(dataset.pairs, dataset.fingerprints), ratings, None)
     refused("fold1: was trained on other data: content_hash differs from that of .*data", data__path=data)
     # what a probe does not use may change, and what only says where and how it runs
     train([*train_arguments(run, folds=3, trainer__max_epochs=1, data__num_workers=1, **PROBE), "--resume", "true"])

@@ -16,9 +16,8 @@ from typing import Any
 import yaml
 
 from ...ratings import Dimension
-from ...rows import TEXT_COLUMNS
 from ...schema import DatasetCard
-from ...stored_clips import CONTEXT, RESPONSE
+from ...storage import CONTEXT, RESPONSE, TEXT_COLUMNS
 from ...tables import TableRow
 from ..clips import AudioFolder, add_audio_root
 from ..collector import Collector, source_rows

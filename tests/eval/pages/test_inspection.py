@@ -14,7 +14,8 @@ import pytest
 from empathy_judge.data_modules.audio import decode
 from empathy_judge.data_modules.inspection import inspect_dataset
 from empathy_judge.data_modules.ratings import Dimension
-from empathy_judge.data_modules.schema import DatasetCard, PairDataset, write_dataset, write_splits
+from empathy_judge.data_modules.schema import DatasetCard, PairDataset
+from empathy_judge.data_modules.writing import write_dataset, write_splits
 from empathy_judge.eval import rendering
 from empathy_judge.eval.inspection import inspection_facts, inspection_tables, most_disputed, rating_bins
 from empathy_judge.eval.pages import charts

@@ -33,8 +33,9 @@ import pytest
 import soundfile
 import yaml
 from empathy_judge.cli import main
-from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset, write_dataset
+from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset
 from empathy_judge.data_modules.splits import split_dataset
+from empathy_judge.data_modules.writing import write_dataset
 from empathy_judge.models import BEST, CHECKPOINTS, LAST
 from empathy_judge.models.artifact import load_any
 from empathy_judge.models.scoring import PairScorer

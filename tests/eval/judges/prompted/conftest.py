@@ -12,7 +12,8 @@ import pytest
 import soundfile
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.ratings import Dimension
-from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset, Turn, write_dataset
+from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset, Turn
+from empathy_judge.data_modules.writing import write_dataset
 from empathy_judge.eval.judges.prompted.cache import AnswerCache
 from empathy_judge.eval.judges.prompted.factory import open_prompted
 from empathy_judge.eval.judges.prompted.gemini import GeminiProvider

@@ -1,0 +1,445 @@
+"""The tables of a dataset folder: their layout, the checks on columns of pairs, and the content hash. Parquet files are
+read in parts that fit in the memory, whatever a small file claims to hold."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import accumulate, islice, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .errors import DataError, Locate, bad_value, counted, os_reason, place, shown
+from .folders import DataPath, RemotePath, path_version
+from .ratings import A_NAME, NAME, PREFERENCE_COLUMNS, RATING_COLUMNS, SECONDS, Dimension, is_name
+
+if TYPE_CHECKING:
+    import pandas as pd  # takes 0.2 s: not for the help of the importers
+
+PAIRS_FILE = "pairs.parquet"
+SHARD_FOLDER = "pairs"
+SPLITS_FILE = "splits.parquet"
+"""Beside a folder of shards: ``pair_id`` and ``split`` of every row, instead of the column in the shards, so that
+splitting a dataset does not rewrite its audio."""
+RATINGS_FILE = "ratings.parquet"
+PREFERENCES_FILE = "preferences.parquet"
+
+# The optional text columns of pairs.parquet: names, and texts that may have line breaks.
+NAME_COLUMNS = ("system_id", "context_speaker", "response_speaker", "setting", "language", "split")
+TEXT_COLUMNS = ("situation", "context_text", "response_text")
+RESPONSE, CONTEXT, TAGS = "response_audio", "context_audio", "tags"
+TAG_PREFIX = "tag:"
+"""Begins the name of a tag where it stands among the columns of a table: ``tag:cue``."""
+# `path` is relative to the folder; either it or `bytes` is set. `sha256` is of the encoded bytes.
+_AUDIO = [("path", pa.string()), ("bytes", pa.large_binary()), ("sha256", pa.string())]
+PAIRS_SCHEMA = pa.schema(
+    [
+        ("pair_id", pa.string()),
+        ("group_id", pa.string()),
+        (CONTEXT, pa.list_(pa.struct([("role", pa.string()), *_AUDIO]))),
+        (RESPONSE, pa.struct(_AUDIO)),
+        *[(name, pa.string()) for name in NAME_COLUMNS + TEXT_COLUMNS],
+        # A list, not a map: Hugging Face datasets have no type for maps.
+        (TAGS, pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))),
+    ]
+)
+PAIR_COLUMNS: tuple[str, ...] = tuple(PAIRS_SCHEMA.names)
+TEXTS = ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS, TAGS)
+Tags = tuple[tuple[str, str], ...]
+"""Name and value of each tag, sorted."""
+SPLITS_SCHEMA = pa.schema([("pair_id", pa.string()), ("split", pa.string())])
+# `seconds` is optional: it stands only where times are known.
+RATINGS_SCHEMA = pa.schema(
+    [*((c, pa.float64() if c == "score" else pa.string()) for c in RATING_COLUMNS), (SECONDS, pa.float64())]
+)
+PREFERENCES_SCHEMA = pa.schema([(c, pa.float64() if c == "strength" else pa.string()) for c in PREFERENCE_COLUMNS])
+
+PARQUET_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
+"""What pyarrow raises on damaged files; the last where the name of a column is no text."""
+MAX_ROWS = 1 << 24
+"""Rows of a table that is held in memory as a whole, at most."""
+MAX_VALUES = 1 << 28
+"""Values of such a table, and of one column in one row group, at most: lists can hold any number in a row."""
+MAX_TEXT_BYTES = 4 << 30
+"""Text in a table of ratings or preferences, at most."""
+MAX_RATIO = 1_000
+"""A file that is larger than `BOMB_BYTES` once it is unpacked, and was packed tighter than this, is refused."""
+BOMB_BYTES = 64 << 20
+_BUFFER = 1 << 20
+_BATCH_ROWS = 8_192
+_TEXT = re.compile(r"[^\ud800-\udfff]+")  # UTF-8 holds no half of a surrogate pair
+_LINES_AT_ONCE = 65_536
+HASHED_COLUMNS = tuple(name for name in ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS) if name != "split")
+hash_order: Callable[[str], str] = json.dumps
+"""Pair id -> sort key of pairs, in the order of their lines in `content_hash`: a line begins with it."""
+_SHARD_NAME = re.compile(r"part-\d{5}\.parquet")
+
+
+class Unreadable:
+    """Stands for a value that Python cannot hold, such as a date in the year 300,000. It is no text and no number."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __repr__(self) -> str:
+        return f"<{self._value}>"
+
+
+@contextmanager
+def parquet_errors(path: DataPath) -> Iterator[None]:
+    """Turns what pyarrow says of a missing or damaged file into a `DataError` of one line."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except OSError as error:
+        reason = "cannot be read" if error.errno else "not readable as Parquet"
+        raise DataError(f"{path}: {reason} ({os_reason(error)})") from None
+    except (pa.ArrowException, ValueError) as error:  # ValueError: the name of a column is not UTF-8
+        raise DataError(f"{path}: not readable as Parquet ({error})") from None
+
+
+def open_parquet(
+    path: DataPath,
+    *,
+    whole: bool = False,
+    dictionaries: bool = True,
+    schema: pa.Schema | None = None,
+    optional: Collection[str] = (),
+) -> pq.ParquetFile:
+    """A Parquet file, of which nothing but the footer has been read.
+
+    Args:
+        path: Where it is.
+        whole: It is to be held in memory as a whole: then it may have `MAX_ROWS` rows.
+        dictionaries: Read texts as dictionaries: a text that repeats a million times is held once.
+        schema: The columns that it must have, in any order, and no others.
+        optional: Those of them that may be missing.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        DataError: If a remote one cannot be reached, or it has another schema: the first column that is missing, of
+            another type or unknown is named.
+        pa.ArrowException: If it is not Parquet, or more comes out of it than can be held.
+    """
+    source: Any = path.open() if isinstance(path, RemotePath) else path
+    # without these two whole row groups would be in memory
+    options: dict[str, Any] = {"buffer_size": _BUFFER, "pre_buffer": False}
+    file = pq.ParquetFile(source, **options)
+    try:
+        _check_size(file.metadata, path.stat().st_size if isinstance(path, Path) else None, whole)
+        for expected in schema or ():
+            types = [column.type for column in file.schema_arrow if column.name == expected.name]
+            if types != [expected.type] and (types or expected.name not in optional):
+                problem = f"has type {types[0]}" if types else "is missing"
+                raise DataError(f"{place(path, column=expected.name)} {problem}; expected {expected.type}")
+        unknown = [name for name in file.schema_arrow.names if schema is not None and name not in schema.names]
+        if schema is not None and unknown:
+            raise DataError(f"{path}: unknown column {shown(unknown[0])}; expected {', '.join(schema.names)}")
+        if not dictionaries:
+            return file
+        columns = [file.schema.column(index) for index in range(len(file.schema))]
+        texts = [col.path for col in columns if col.physical_type == "BYTE_ARRAY" and col.logical_type.type == "STRING"]
+        if isinstance(path, Path):
+            file.close()
+        return pq.ParquetFile(source, metadata=file.metadata, read_dictionary=texts, **options)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _check_size(footer: pq.FileMetaData, size: int | None, whole: bool) -> None:
+    """Refuses a file that would fill the memory."""
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    unpacked = sum(group.total_byte_size for group in groups)
+    if size is not None and unpacked > max(BOMB_BYTES, MAX_RATIO * size):
+        raise pa.ArrowInvalid(f"{size} bytes that become {unpacked}; expected at most {MAX_RATIO} times as many")
+    if whole and (footer.num_rows > MAX_ROWS or footer.num_rows * footer.num_columns > MAX_VALUES):
+        limits = f"at most {MAX_ROWS} rows and {MAX_VALUES} cells"
+        raise pa.ArrowInvalid(f"{footer.num_rows} rows of {footer.num_columns} columns; expected {limits} in one file")
+    for group in groups:
+        if group.num_columns > 1_000:  # wide tables have few rows; to ask each column would take seconds
+            continue
+        for index in range(group.num_columns):
+            if (values := group.column(index).num_values) > MAX_VALUES:
+                raise pa.ArrowInvalid(f"{values} values in a row group; expected at most {MAX_VALUES}")
+
+
+def read_parquet(path: DataPath, schema: pa.Schema, optional: Collection[str] = ()) -> pa.Table:
+    """A table of a dataset folder, its columns in the order of `schema`; `optional` ones may be missing.
+
+    Raises:
+        DataError: If the file is missing, is not Parquet, or has other columns or types.
+    """
+    import pyarrow.compute as pc
+
+    with parquet_errors(path), open_parquet(path, whole=True, schema=schema, optional=optional) as file:
+        fields = [field for field in schema if field.name in file.schema_arrow.names]
+        table = file.read([field.name for field in fields], use_threads=False)
+        table.validate(full=True)
+        text_bytes = 0  # repeats counted
+        for chunk in (chunk for column in table.columns for chunk in column.chunks):
+            if isinstance(chunk, pa.DictionaryArray):
+                lengths = pc.call_function("binary_length", [chunk.dictionary]).to_numpy(zero_copy_only=False)
+                text_bytes += int(lengths.astype(np.int64)[chunk.indices.drop_null().to_numpy()].sum())
+        if text_bytes > MAX_TEXT_BYTES:
+            raise pa.ArrowInvalid(f"{text_bytes} bytes of text; expected at most {MAX_TEXT_BYTES}")
+        return table.cast(pa.schema(fields))
+
+
+def ratings_schema(ratings: pd.DataFrame) -> pa.Schema:
+    """How checked ratings are stored: without `SECONDS` where no time is known."""
+    timed = SECONDS in ratings and ratings[SECONDS].notna().to_numpy(bool).any()
+    return RATINGS_SCHEMA if timed else pa.schema([RATINGS_SCHEMA.field(name) for name in RATING_COLUMNS])
+
+
+def array_values(array: Any) -> list[Any]:
+    """The values of an array; equal texts of a dictionary are one object, and see `Unreadable`. Structures and lists
+    are taken apart: `to_pylist` takes five times as long for them."""
+    kind, types = array.type, pa.types
+    if types.is_dictionary(kind):
+        used = array.indices.unique()  # a part of four rows may have the dictionary of a million
+        texts = dict(zip(used.to_pylist(), array.dictionary.take(used).to_pylist(), strict=True))
+        return [texts[index] for index in array.indices.to_pylist()]
+    if types.is_struct(kind) and kind.num_fields:
+        names = [field.name for field in kind]
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*map(array_values, array.flatten()), strict=True)]
+    elif types.is_list(kind) or types.is_large_list(kind):
+        items, ends = array_values(array.flatten()), array.value_lengths().fill_null(0).to_numpy().cumsum().tolist()
+        rows = [items[start:end] for start, end in pairwise([0, *ends])]
+    else:
+        try:
+            return array.to_pylist()
+        except (ValueError, OverflowError, pa.ArrowInvalid):
+            return [_value(cell) for cell in array]
+    if array.null_count:
+        return [row if valid else None for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)]
+    return rows
+
+
+def _value(cell: pa.Scalar[Any]) -> Any:
+    try:
+        return cell.as_py()
+    except (ValueError, OverflowError, pa.ArrowInvalid) as error:
+        return Unreadable(f"{cell.type} that cannot be represented: {error}")
+
+
+def leaf_names(file: pq.ParquetFile) -> list[str]:
+    """The columns of a file with the parts of structures and lists: their middle part differs between writers."""
+    return [file.schema.column(index).path for index in range(len(file.schema))]
+
+
+def shard_name(number: int) -> str:
+    """Path of a shard, relative to the dataset folder; numbers start at 0."""
+    return f"{SHARD_FOLDER}/part-{number:05d}.parquet"
+
+
+def pairs_files(root: DataPath) -> list[DataPath]:
+    """The files of a dataset that hold its pairs, in order: ``pairs.parquet``, or the shards in a folder ``pairs``.
+
+    Raises:
+        DataError: If there is none, both layouts are there, or a shard is missing.
+    """
+    single, folder = root / PAIRS_FILE, root / SHARD_FOLDER
+    if not folder.is_dir():
+        return [single]
+    if single.is_file():
+        raise DataError(f"{root}: has {PAIRS_FILE} and a folder {SHARD_FOLDER}; expected one of them")
+    listed = folder.files() if isinstance(folder, RemotePath) else [path.name for path in folder.iterdir()]
+    names = [name for name in listed if _SHARD_NAME.fullmatch(name)]
+    files = [root / shard_name(number) for number in range(max(len(names), 1))]
+    for file in files:
+        if file.name not in names:
+            raise DataError(f"{file}: no such file; the folder has {counted(len(names), 'shard')}")
+    return files
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of a dataset, shared by the clips in it."""
+
+    path: DataPath  # of the Parquet file, or of a file of audio
+    version: str  # `folders.path_version` when the dataset was loaded
+    # first row of each row group (from 0) of a Parquet file
+    starts: tuple[int, ...] = field(default=(), compare=False, repr=False)
+
+
+def pair_columns(path: DataPath) -> Iterator[tuple[dict[str, list[Any]], StoredFile, int, int]]:
+    """The columns of a file of pairs, some rows at a time, without the audio in it: an embedded clip has no path. Tags
+    are as `Pair` has them; equal texts are one object. Then the file, the row group, and the first row in that.
+
+    Raises:
+        DataError: If it is missing, is not Parquet or has another schema, or a clip has neither or both of path and
+            bytes; that is known at its end.
+    """
+    with parquet_errors(path), open_parquet(path, whole=True, schema=PAIRS_SCHEMA) as opened:
+        footer, leaves = opened.metadata, leaf_names(opened)
+        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+        sizes = [group.num_rows for group in groups]
+        file = StoredFile(path, path_version(path), (0, *accumulate(sizes))[: len(sizes)])
+        texts = [leaf for leaf in leaves if not leaf.endswith(".bytes")]
+        embedded: dict[str, int] = {CONTEXT: 0, RESPONSE: 0}
+        distinct_tags: dict[Any, Any] = {}
+        for number in range(len(groups)):  # no batch spans two: dictionaries inside lists cannot
+            row = 0
+            for batch in opened.iter_batches(_BATCH_ROWS, row_groups=[number], columns=texts, use_threads=False):
+                batch.validate(full=True)
+                columns = {name: array_values(batch.column(name)) for name in batch.schema.names}
+                tags = (tuple((tag["name"], tag["value"]) for tag in cell or ()) for cell in columns[TAGS])
+                columns[TAGS] = [distinct_tags.setdefault(pair_tags, pair_tags) for pair_tags in tags]
+                turns = (turn for cell in columns[CONTEXT] for turn in cell or ())
+                for name, clips in ((CONTEXT, turns), (RESPONSE, columns[RESPONSE])):
+                    embedded[name] += sum(clip is not None and clip["path"] is None for clip in clips)
+                yield columns, file, number, row
+                row += len(batch)
+        for index, leaf in enumerate(leaves):
+            chunks = [group.column(index) for group in groups] if leaf.endswith(".bytes") else []
+            told = [c for c in chunks if c.statistics is not None and c.statistics.has_null_count]
+            count = sum(chunk.num_values - chunk.statistics.null_count for chunk in told)  # by the footer
+            if chunks and len(told) == len(chunks) and count != embedded[leaf.partition(".")[0]]:
+                raise _clip_without_content(path)
+
+
+def _clip_without_content(path: DataPath) -> DataError:
+    """The error for a clip that does not have either a path or bytes. Reads the audio, one row group at a time."""
+    position = 0
+    with open_parquet(path, dictionaries=False) as file:
+        for number in range(file.num_row_groups):
+            for row in file.read_row_group(number, columns=[CONTEXT, RESPONSE], use_threads=False).to_pylist():
+                position += 1
+                for column, clips in ((CONTEXT, row[CONTEXT] or ()), (RESPONSE, [row[RESPONSE]])):
+                    for clip in clips:
+                        if (clip["path"] is None) == (clip["bytes"] is None):
+                            return bad_value(place(path, position, column), clip, "either a path or bytes")
+    return DataError(f"{path}: its footer counts other clips than it has; was the file changed?")
+
+
+def check_columns(
+    columns: Mapping[str, Sequence[Any]],
+    positions: dict[str, int],
+    locate: Locate,
+    *,
+    grouped: bool = True,
+    tag_columns: Collection[str] = (),
+) -> None:
+    """Checks the texts in the next rows of a table of pairs, given as columns; of the context the roles count.
+
+    Args:
+        columns: Those of ``pairs.parquet``, without the audio.
+        positions: Pair id -> position of its row, from 0, for all rows before; those of these rows are added.
+        locate: What messages call a cell.
+        grouped: Every pair has a group.
+        tag_columns: The tags, such as ``tag:cue``, that have a column of their own where the table came from.
+
+    Raises:
+        DataError: On a missing, empty or repeated ``pair_id``, or a text that is none; the first row is named.
+    """
+    start, names = len(positions), ("pair_id", "group_id", *NAME_COLUMNS)
+    faults: list[tuple[int, str, object, str]] = []  # the first row of each kind: row, column, value, what is expected
+    for column in (*names, *TEXT_COLUMNS):
+        pattern, expected = (NAME, A_NAME) if column in names else (_TEXT, "text, not empty")
+        values, none_is_good = columns[column], column not in names[: 1 + grouped]
+        good = {value for value in {v for v in values if isinstance(v, str)} if pattern.fullmatch(value)}
+        are_bad = (
+            (row, column, value, expected)
+            for row, value in enumerate(values)
+            if not (value in good if isinstance(value, str) else value is None and none_is_good)
+        )
+        faults += islice(are_bad, 1)
+    seen: set[int] = set()  # one object stands for the tags of many rows
+    for row, tags in enumerate(columns[TAGS]):
+        if tags and id(tags) not in seen:
+            seen.add(id(tags))
+            are_names = [isinstance(text, str) and NAME.fullmatch(text) for tag in tags for text in tag]
+            if not all(are_names) or any(one >= other for (one, _), (other, _) in pairwise(tags)):
+                faults.append((row, *_tag_fault(tags, tag_columns)))
+                break
+    roles = (
+        (row, CONTEXT, turn, "a clip with a role such as 'user'")
+        for row, turns in enumerate(columns[CONTEXT])
+        for turn in turns or ()
+        if turn is None or not (isinstance(turn["role"], str) and NAME.fullmatch(turn["role"]))
+    )
+    faults += islice(roles, 1)
+    first = min(faults, key=lambda fault: fault[0], default=None)
+    for row, pair_id in enumerate(columns["pair_id"][: first and first[0]], start):
+        if (earlier := positions.setdefault(pair_id, row)) != row:
+            expected = f"each id once; it stands at {locate(earlier, 'pair_id')} already"
+            raise bad_value(locate(row, "pair_id"), pair_id, expected)
+    if first is not None:
+        row, column, value, expected = first
+        raise bad_value(locate(start + row, column), value, expected)
+
+
+def _tag_fault(tags: Tags, tag_columns: Collection[str]) -> tuple[str, object, str]:
+    """What is wrong with tags: the column, what it holds and what is expected."""
+    for name, value in tags:
+        if not is_name(name):
+            return TAGS, name, f"{A_NAME}, as name of a tag"
+        if not is_name(value):
+            column = f"{TAG_PREFIX}{name}"
+            return column if column in tag_columns else TAGS, value, A_NAME
+    return TAGS, [name for name, _ in tags], "each name once, sorted"
+
+
+def content_hash(
+    dimensions: Sequence[Dimension],
+    pairs: Iterable[Sequence[Any]],
+    ratings: pd.DataFrame,
+    preferences: pd.DataFrame | None,
+) -> str:
+    """SHA-256 (hex) over scales, pairs without their split, ratings and preferences, whatever the order of rows.
+
+    Audio counts by its content, not by its name or by how it is stored, and `SECONDS` where a time is known. Each pair
+    is a list: its `HASHED_COLUMNS`, the roles of the context, the hashes of all clips, and the tags if there are any;
+    sorted by `hash_order`, so that none need be kept. The tables are checked.
+    """
+    import pyarrow.compute as pc
+
+    scales = [
+        [d.name, float(d.minimum), float(d.maximum), d.step and float(d.step), d.higher_is_better] for d in dimensions
+    ]
+    digest = hashlib.sha256(json.dumps(scales).encode())
+    previous_line = ""
+    for pair in pairs:
+        line = json.dumps(pair)
+        if line < previous_line:
+            raise ValueError("content_hash: the pairs are not sorted")
+        digest.update(line.encode() + b"\n")
+        previous_line = line
+    digest.update(b"\n")
+    compared = [] if preferences is None else [(preferences, PREFERENCES_SCHEMA)]
+    for table, schema in [(ratings, ratings_schema(ratings)), *compared]:
+        # Each row is a JSON list. In Arrow, because the ratings of many raters would fill the memory as Python objects.
+        # JSON is ASCII, so that bytes sort as text does. No two rows have the same texts, which come first: numbers do
+        # not matter to the order.
+        cells = [_as_json(table[field.name], field.type == pa.string()) for field in schema]
+        lines = pc.call_function("binary_join_element_wise", [*cells, pa.scalar(", ", pa.large_string())])
+        order = pc.call_function("array_sort_indices", [lines])
+        for start in range(0, len(order), _LINES_AT_ONCE):
+            part = lines.take(order[start : start + _LINES_AT_ONCE]).to_pylist()
+            digest.update("".join(f"[{line}]\n" for line in part).encode())
+        digest.update(b"\n")
+    return digest.hexdigest()
+
+
+def _as_json(values: Any, is_text: bool) -> pa.LargeStringArray:
+    """Each cell as JSON spells it, equal ones once. No two numbers differ only in rounding; NaN is ``null``."""
+    import pandas as pd
+
+    if is_text:
+        codes, distinct = pd.factorize(values)
+        spelled = [json.dumps(value) for value in distinct]
+    else:
+        bits, codes = np.unique(values.to_numpy(np.float64, na_value=np.nan).view(np.int64), return_inverse=True)
+        spelled = ["null" if math.isnan(value) else repr(value) for value in bits.view(np.float64).tolist()]
+    return pa.array(spelled, pa.large_string()).take(pa.array(codes))
