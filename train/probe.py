@@ -27,7 +27,7 @@ from ..models.backbones.inputs import Inputs
 from ..models.closed_form import EXACT, Solution, fit_preferences
 from ..models.heads import Prediction
 from ..models.probe import OfClips, Probe, Rated, compare_as, head_at, shuffled, standardise
-from .features import Precision, evaluating, of_all, place
+from .features import Precision, all_gather_object, evaluating, rank_and_world_size
 from .module import JudgeModule, RunTask
 from .strategies import ZeroStrategy, like
 
@@ -119,7 +119,7 @@ class StartAtProbe(Callback):
 
 
 def _say_where_it_starts(reason: object) -> None:
-    if place()[0] == 0:  # all processes know it
+    if rank_and_world_size()[0] == 0:  # all processes know it
         say(f"the head starts at the mean rating: {reason}")
 
 
@@ -141,18 +141,19 @@ class _SharedReader:
     def known_of_clips(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
-                both = self.judge.known_of_clips(self._inputs(batch))
-            yield from of_all((None if both[0] is None else both[0].cpu(), None if both[1] is None else both[1].cpu()))
+                layers, functionals = self.judge.known_of_clips(self._inputs(batch))
+            own = None if layers is None else layers.cpu(), None if functionals is None else functionals.cpu()
+            yield from all_gather_object(own)
 
     def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
                 states = self.judge.pooled(self._inputs(batch))
-            yield from of_all((batch, states.cpu().double().numpy()))
+            yield from all_gather_object((batch, states.cpu().double().numpy()))
 
     def _batches(self, pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
         """Batches of this process; all processes have equally many, so that the last may repeat a pair."""
-        rank, ranks = place()
+        rank, ranks = rank_and_world_size()
         size = self.module.data.settings.eval_batch_size * ranks
         for start in range(0, len(pairs), size):
             portion = pairs[start : start + size]
@@ -200,7 +201,7 @@ def _from_preferences(reader: _SharedReader, data: PairDataModule) -> Solution |
 def _put(module: JudgeModule, solution: Solution, means: Tensor, trains: bool) -> None:
     """Put the fitted solution into the judge of this module."""
     judge = module.judge
-    if place()[1] > 1:  # the same to the bit in all processes
+    if rank_and_world_size()[1] > 1:  # the same to the bit in all processes
         shared: list[Any] = [solution]
         dist.broadcast_object_list(shared)
         (solution,) = shared

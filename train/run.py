@@ -55,7 +55,7 @@ from .checkpointing import (
     stopped_by_signals,
 )
 from .collate import Collate
-from .features import Features, of_all, place, temporary_folder
+from .features import Features, all_gather_object, barrier, rank_and_world_size, temporary_folder
 from .module import MONITOR, CompileLayers, FillCache, JudgeModule, RunTask, StopAfter
 from .objective import Objective, RaterEmbedding
 from .probe import StartAtProbe
@@ -394,7 +394,7 @@ def _check_best(run: Path) -> dict[str, Any]:
         )
     # Lightning keeps a first checkpoint although the value it watches is NaN
     checkpoint = read_checkpoint(path)
-    of_all(None)  # waits until all have read it
+    barrier()  # waits until all have read it
     if math.isnan(checkpoint["agreement"]):
         path.unlink(missing_ok=True)
         raise UserError(f"{run}: no best checkpoint: agreement on the validation split was undefined after every epoch")
@@ -430,9 +430,9 @@ def _calibrate(run: Path, checkpoint: dict[str, Any], judge: EmpathyJudge, data:
 def _measured(pairs: Sequence[Pair], judge: EmpathyJudge) -> dict[AudioSource, ClipFacts]:
     """Facts about the clips of scored pairs. A collective operation of all processes."""
     clips = list(dict.fromkeys(source for pair in pairs for source in pair.clips))
-    rank, ranks = place()
+    rank, ranks = rank_and_world_size()
     share = clips[rank::ranks]
     with ThreadPoolExecutor() as pool:
         results = pool.map(lambda clip: clip_facts(judge.decode(clip), judge.backbone.sampling_rate), share)
         share_facts = dict(zip(share, results, strict=True))
-    return {clip: facts for part in of_all(share_facts) for clip, facts in part.items()}
+    return {clip: facts for part in all_gather_object(share_facts) for clip, facts in part.items()}
