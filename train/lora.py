@@ -15,8 +15,7 @@ from ..models.settings import BuiltSettings
 from .checkpointing import check_same_settings
 from .settings import Recipe
 from .shared import (
-    begin,
-    best_and_early,
+    begin_run,
     build_judge,
     build_module,
     build_trainer,
@@ -24,9 +23,10 @@ from .shared import (
     check_labels,
     publish,
     read_data,
+    resumed_from,
     run_folder,
+    selection_callbacks,
     starting_point,
-    taken_up,
 )
 from .start import StartAtProbe, ValidateStart
 from .strategies import SameStart, check_strategy
@@ -60,20 +60,24 @@ def train_lora(
     checkpoint = starting_point(folder, recipe.resume)
     if checkpoint is not None:  # before `config.yaml` is replaced, with which the settings are compared
         check_same_settings(folder, text)
-    begin(folder, text, recipe.seed)
+    begin_run(folder, text, recipe.seed)
 
-    # Lightning restores weights, optimizer and loops when it fits; what it cannot know of is taken up before
-    earlier = taken_up(checkpoint)
-    data = PairDataModule(earlier.reading(recipe.data), seed=recipe.seed, start=earlier.position, parts=parts)
+    # Lightning restores weights, optimizer and loops when it fits; what it does not know of is taken over before
+    resumed = resumed_from(checkpoint)
+    data = PairDataModule(resumed.reading(recipe.data), seed=recipe.seed, start=resumed.position, parts=parts)
 
     # The trainer comes before data and weights: wrong options are told at once, and a strategy that shards weights
     # says how the judge is to be built
     check_strategy(recipe)
     start = StartAtProbe(checkpoint is not None, least_landmarks)
     trainer = build_trainer(
-        recipe, folder, {}, best_and_early(recipe, folder), [start, ValidateStart(start)],
-        [SameStart(earlier.loops), *watching], one_process=one_process,
-    )  # fmt: skip
+        recipe,
+        folder,
+        stopping=selection_callbacks(recipe, folder),
+        starting=[start, ValidateStart(start)],
+        watching=[SameStart(resumed.loops), *watching],
+        one_process=one_process,
+    )
 
     # Data is read and checked before a backbone of many gigabytes is loaded
     read_data(data, given)
@@ -81,7 +85,7 @@ def train_lora(
     check_labels(recipe, data)
 
     # The backbone with adapters that change nothing yet, and a head that says the mean rating until `StartAtProbe`
-    judge = build_judge(recipe, earlier.judge(BuiltSettings.of(recipe.judge)), data, trainer)
+    judge = build_judge(recipe, resumed.judge(BuiltSettings.of(recipe.judge)), data, trainer)
 
     # Judge, objective and optimizer as Lightning trains them. Within, states of frozen layers are kept on the disk:
     # the temporary folder goes when all is over

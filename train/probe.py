@@ -19,8 +19,7 @@ from ..models.settings import BuiltSettings
 from .module import JudgeModule
 from .settings import Recipe
 from .shared import (
-    begin,
-    best_and_early,
+    begin_run,
     build_judge,
     build_module,
     build_trainer,
@@ -29,6 +28,7 @@ from .shared import (
     publish,
     read_data,
     run_folder,
+    selection_callbacks,
     starting_point,
 )
 from .start import closed_form, put_head_at, shards_weights, standardised_reader
@@ -65,18 +65,23 @@ def train_probe(
     folder = run_folder(recipe)
     # The folder is checked as that of any run, but a probe is fitted anew, which takes no longer than resuming
     starting_point(folder, recipe.resume)
-    begin(folder, text, recipe.seed)
+    begin_run(folder, text, recipe.seed)
 
     data = PairDataModule(recipe.data, seed=recipe.seed, parts=parts)
     check_strategy(recipe)
     # Nothing is saved or stopped by agreement in a fit without steps: a checkpoint merely has the state of these
     # callbacks, as that of any run
     trainer = build_trainer(
-        recipe, folder, NO_STEPS, best_and_early(recipe, folder), [FitProbe(least_landmarks)],
-        [SameStart(None), *watching], one_process=one_process,
-    )  # fmt: skip
+        recipe,
+        folder,
+        stopping=selection_callbacks(recipe, folder),
+        starting=[FitProbe(least_landmarks)],
+        watching=[SameStart(None), *watching],
+        changed=NO_STEPS,
+        one_process=one_process,
+    )
     read_data(data, given)
-    check_recipe(recipe, data)
+    check_probe(recipe, data)
 
     # No adapter would be trained, so the judge has none, and nobody loads any with it
     judge = build_judge(recipe, BuiltSettings.of(without_adapters(recipe.judge)), data, trainer)
@@ -89,7 +94,7 @@ def train_probe(
         publish(folder, judge, data)
 
 
-def check_recipe(recipe: Recipe, data: PairDataModule) -> None:
+def check_probe(recipe: Recipe, data: PairDataModule) -> None:
     """Check that a probe can be fitted as a recipe says.
 
     Raises:
@@ -114,7 +119,7 @@ class FitProbe(Callback):
         """Standardise what the head reads, fit it, and say in the checkpoint what was fitted."""
         assert isinstance(pl_module, JudgeModule)
         with standardised_reader(trainer, pl_module) as (reader, pairs):
-            linear = shards_weights(trainer)  # a kernel has weights of its own, which nothing would shard
+            linear = shards_weights(trainer)  # a kernel's head has another size than the one that was sharded
             solution = closed_form(trainer, reader, pairs, linear, self._least_landmarks, self.solve)
             if solution is not None:
                 pl_module.probe = solution.in_words(pl_module.data.dimensions)

@@ -24,10 +24,10 @@ from ..models.probe import Probe, without_adapters
 from ..models.settings import BuiltSettings
 from .checkpointing import check_same_settings
 from .module import JudgeModule, steps_of_epoch
-from .probe import NO_STEPS, FitProbe, check_recipe
+from .probe import NO_STEPS, FitProbe, check_probe
 from .settings import Recipe
 from .shared import (
-    begin,
+    begin_run,
     build_judge,
     build_module,
     build_trainer,
@@ -35,9 +35,9 @@ from .shared import (
     check_labels,
     publish,
     read_data,
+    resumed_from,
     run_folder,
     starting_point,
-    taken_up,
 )
 from .start import StartAtProbe
 from .strategies import SameStart, check_strategy
@@ -70,16 +70,21 @@ def refit_probe(
     """
     folder = run_folder(recipe)
     starting_point(folder, recipe.resume)  # fitted anew, as in `train_probe`
-    begin(folder, text, recipe.seed)
+    begin_run(folder, text, recipe.seed)
     data = PairDataModule(recipe.data, seed=recipe.seed, parts=RunPairs(pairs, pairs))
     check_strategy(recipe)
     leaving_out = _FitLeavingOut()
     trainer = build_trainer(
-        recipe, folder, {"limit_val_batches": 0, **NO_STEPS}, [], [leaving_out if scores is None else FitProbe()],
-        [SameStart(None), *watching], one_process=one_process,
-    )  # fmt: skip
+        recipe,
+        folder,
+        stopping=[],
+        starting=[leaving_out if scores is None else FitProbe()],
+        watching=[SameStart(None), *watching],
+        changed={"limit_val_batches": 0, **NO_STEPS},
+        one_process=one_process,
+    )
     read_data(data, given)
-    check_recipe(recipe, data)
+    check_probe(recipe, data)
     judge = build_judge(recipe, BuiltSettings.of(without_adapters(recipe.judge)), data, trainer)
     with build_module(recipe, folder, judge, data, trainer) as module:
         module.refit = True
@@ -117,21 +122,26 @@ def refit_lora(
     checkpoint = starting_point(folder, recipe.resume)
     if checkpoint is not None:
         check_same_settings(folder, text)
-    begin(folder, text, recipe.seed)
-    earlier = taken_up(checkpoint)
+    begin_run(folder, text, recipe.seed)
+    resumed = resumed_from(checkpoint)
     data = PairDataModule(
-        earlier.reading(recipe.data), seed=recipe.seed, start=earlier.position, parts=RunPairs(pairs, pairs)
+        resumed.reading(recipe.data), seed=recipe.seed, start=resumed.position, parts=RunPairs(pairs, pairs)
     )
     check_strategy(recipe)
     # Without a validation there is no best epoch, and the start is no candidate: the epochs are given
     trainer = build_trainer(
-        recipe, folder, {"limit_val_batches": 0}, [StopAfter(epochs)], [StartAtProbe(checkpoint is not None)],
-        [SameStart(earlier.loops), *watching], one_process=True,
-    )  # fmt: skip
+        recipe,
+        folder,
+        stopping=[StopAfter(epochs)],
+        starting=[StartAtProbe(checkpoint is not None)],
+        watching=[SameStart(resumed.loops), *watching],
+        changed={"limit_val_batches": 0},
+        one_process=True,
+    )
     read_data(data, given)
     check_cache(recipe)
     check_labels(recipe, data)
-    judge = build_judge(recipe, earlier.judge(BuiltSettings.of(recipe.judge)), data, trainer)
+    judge = build_judge(recipe, resumed.judge(BuiltSettings.of(recipe.judge)), data, trainer)
     with build_module(recipe, folder, judge, data, trainer) as module:
         module.refit, module.added = True, added
         trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)

@@ -101,7 +101,7 @@ def starting_point(run: Path, resume: bool | Literal["auto"]) -> Path | None:
     return checkpoint if resume else None
 
 
-def begin(run: Path, text: str, seed: int) -> None:
+def begin_run(run: Path, text: str, seed: int) -> None:
     """Write the recipe into the folder of a run, and seed everything that is drawn from here on."""
     if is_first():
         write_files("train", run, {CONFIG_FILE: text.encode()})
@@ -110,15 +110,14 @@ def begin(run: Path, text: str, seed: int) -> None:
 
 
 @dataclass(frozen=True)
-class TakenUp:
-    """What a run takes up from a checkpoint, beside what Lightning restores; by default it begins."""
+class Resumed:
+    """What a run takes over from a checkpoint before Lightning restores the rest; by default it begins."""
 
     position: Position = field(default_factory=Position)  # next batch
     loops: Mapping[str, Any] | None = None  # state of Lightning's loops
     batch_tokens: int | None = None  # what `data.batch_tokens` auto has found
-    kernel: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # of the head: it began at a probe, which may have chosen one
+    # of the head: it began at a probe, which may have chosen one
+    kernel: Mapping[str, Any] = field(default_factory=dict)
 
     def reading(self, settings: DataSettings) -> DataSettings:
         """Settings of the data with the size of batches found then, even if more memory is free now."""
@@ -131,13 +130,13 @@ class TakenUp:
         return replace(settings, head_input=replace(settings.head_input, **self.kernel))
 
 
-def taken_up(checkpoint: Path | None) -> TakenUp:
-    """Read what a run takes up; None = it begins."""
+def resumed_from(checkpoint: Path | None) -> Resumed:
+    """Read what a run takes over from a checkpoint; None = it begins."""
     if checkpoint is None:
-        return TakenUp()
+        return Resumed()
     content = read_checkpoint(checkpoint)
     saved = parse(checkpoint, content["description"]).settings.head_input
-    return TakenUp(
+    return Resumed(
         position_of(content),
         content["loops"],
         content["order"].get("data.batch_tokens"),
@@ -148,7 +147,7 @@ def taken_up(checkpoint: Path | None) -> TakenUp:
 # ---------------------------------------------------------------- the trainer
 
 
-def best_and_early(recipe: Recipe, run: Path) -> list[Callback]:
+def selection_callbacks(recipe: Recipe, run: Path) -> list[Callback]:
     """Keep the checkpoint of best agreement, and stop when there was none for a while."""
     best = ModelCheckpoint(
         run / CHECKPOINTS, filename="best", monitor=MONITOR, mode="max", enable_version_counter=False
@@ -161,11 +160,11 @@ def best_and_early(recipe: Recipe, run: Path) -> list[Callback]:
 def build_trainer(
     recipe: Recipe,
     run: Path,
-    changed: Mapping[str, Any],
-    ends: Sequence[Callback],
-    starts: Sequence[Callback],
-    watching: Sequence[Callback],
     *,
+    stopping: Sequence[Callback],
+    starting: Sequence[Callback],
+    watching: Sequence[Callback],
+    changed: Mapping[str, Any] | None = None,
     one_process: bool = False,
 ) -> L.Trainer:
     """Lightning's trainer with our checkpoints, figures and loggers.
@@ -173,17 +172,17 @@ def build_trainer(
     Args:
         recipe: What is trained.
         run: Folder.
+        stopping: Callbacks that decide when training ends, and what is kept.
+        starting: Callbacks that put weights where training starts.
+        watching: Callbacks that come after all others.
         changed: Arguments of the trainer that are not those of the recipe.
-        ends: What decides when training ends, and what is kept.
-        starts: What puts weights where training starts.
-        watching: Called after all others.
         one_process: Whether other runs follow in this process.
 
     Raises:
         UserError: If Lightning refuses the arguments, or there are several processes where one is needed.
     """
     try:
-        trainer = _trainer(recipe, run, {**recipe.trainer, **changed}, ends, starts, watching)
+        trainer = _trainer(recipe, run, {**recipe.trainer, **(changed or {})}, stopping, starting, watching)
     except (MisconfigurationException, TypeError, ValueError) as error:
         if not raised_in(error, "lightning"):  # it raises them for wrong options, such as too many devices
             raise
@@ -200,8 +199,8 @@ def _trainer(
     recipe: Recipe,
     run: Path,
     arguments: dict[str, Any],
-    ends: Sequence[Callback],
-    starts: Sequence[Callback],
+    stopping: Sequence[Callback],
+    starting: Sequence[Callback],
     watching: Sequence[Callback],
 ) -> L.Trainer:
     if recipe.profile:
@@ -223,12 +222,12 @@ def _trainer(
         **arguments,
         logger=loggers if logger in (None, True) else logger,
         callbacks=[
-            *ends,
+            *stopping,
             ModelCheckpoint(folder, filename="last", enable_version_counter=False),
             FillCache(),
             Throughput(),  # its clock stops before a checkpoint is written
             PreemptionCheckpoints(folder, recipe.checkpoint_steps),  # listens before the start is validated
-            *starts,
+            *starting,
             *([CompileLayers()] if recipe.compile_layers else []),
             *pictures,
             *([TQDMProgressBar(leave=True) if terminal else ProgressLines()] if shown else []),
