@@ -48,20 +48,8 @@ def train_probe(
     least_landmarks: int | None = None,
     one_process: bool = False,
 ) -> None:
-    """Fit a probe to the training split, measure and calibrate it on the validation split.
-
-    Args:
-        recipe: What is trained.
-        text: The recipe as `config.yaml` keeps it.
-        given: A dataset in memory, which must equal what is read.
-        watching: Further callbacks of Lightning.
-        parts: The pairs to train on and to validate on; None = those of the splits.
-        least_landmarks: See `StartAtProbe`.
-        one_process: Whether other runs follow, so that this one cannot be spread over processes.
-
-    Raises:
-        UserError: As `train`.
-    """
+    """Fit a probe to the training split, measure and calibrate it on the validation split; see `train_lora` for the
+    arguments and errors."""
     folder = run_folder(recipe)
     # The folder is checked as that of any run, but a probe is fitted anew, which takes no longer than resuming
     starting_point(folder, recipe.resume)

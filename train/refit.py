@@ -56,14 +56,10 @@ def refit_probe(
     """Fit a probe to all pairs, and calibrate it by scores of judges that were not trained on a pair.
 
     Args:
-        recipe: What is trained.
-        text: The recipe as `config.yaml` keeps it.
+        recipe, text, given, watching, one_process: See `train_lora`.
         pairs: Ids of all pairs.
         scores: Of such judges, by pair. None = the probe is fitted once more for each fold of the groups, to all but
             this fold.
-        given: A dataset in memory, which must equal what is read.
-        watching: Further callbacks of Lightning.
-        one_process: Whether this one cannot be spread over processes.
 
     Raises:
         UserError: As `train_probe`, or if no pair has scores.
@@ -106,14 +102,11 @@ def refit_lora(
     """Train adapters on all pairs for as many epochs as were best while some were left out; else as `train_lora`.
 
     Args:
-        recipe: What is trained.
-        text: The recipe as `config.yaml` keeps it.
+        recipe, text, given, watching: See `train_lora`.
         pairs: Ids of all pairs.
         scores: Of judges that were not trained on a pair, by pair.
         epochs: How long.
         added: What training has added to the probe while pairs were left out (`Provenance.start`).
-        given: A dataset in memory, which must equal what is read.
-        watching: Further callbacks of Lightning.
 
     Raises:
         UserError: As `train_lora`, or if no pair has scores.

@@ -181,28 +181,7 @@ def build_trainer(
     Raises:
         UserError: If Lightning refuses the arguments, or there are several processes where one is needed.
     """
-    try:
-        trainer = _trainer(recipe, run, {**recipe.trainer, **(changed or {})}, stopping, starting, watching)
-    except (MisconfigurationException, TypeError, ValueError) as error:
-        if not raised_in(error, "lightning"):  # it raises them for wrong options, such as too many devices
-            raise
-        raise UserError(f"trainer: {str(error).strip().splitlines()[0]}") from None
-    if one_process and trainer.world_size > 1:
-        raise UserError(
-            f"{trainer.world_size} processes with several runs (folds, method auto, or refit with method lora); "
-            "expected trainer.devices 1"
-        )
-    return trainer
-
-
-def _trainer(
-    recipe: Recipe,
-    run: Path,
-    arguments: dict[str, Any],
-    stopping: Sequence[Callback],
-    starting: Sequence[Callback],
-    watching: Sequence[Callback],
-) -> L.Trainer:
+    arguments = {**recipe.trainer, **(changed or {})}
     if recipe.profile:
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it logs an error on a machine without a GPU
         a_few_steps = torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)
@@ -218,29 +197,39 @@ def _trainer(
         from .validation_pictures import ValidationPictures  # draws with matplotlib
 
         pictures = [LearningRateMonitor("step"), ValidationPictures(recipe.log_audio)]
-    trainer = L.Trainer(
-        **arguments,
-        logger=loggers if logger in (None, True) else logger,
-        callbacks=[
-            *stopping,
-            ModelCheckpoint(folder, filename="last", enable_version_counter=False),
-            FillCache(),
-            Throughput(),  # its clock stops before a checkpoint is written
-            PreemptionCheckpoints(folder, recipe.checkpoint_steps),  # listens before the start is validated
-            *starting,
-            *([CompileLayers()] if recipe.compile_layers else []),
-            *pictures,
-            *([TQDMProgressBar(leave=True) if terminal else ProgressLines()] if shown else []),
-            *watching,
-        ],
-        enable_progress_bar=shown and terminal,
-        enable_model_summary=False,  # a table of our own shows what is trained
-        default_root_dir=run,
-        use_distributed_sampler=False,  # the data module gives each rank its share
-        num_sanity_val_steps=0,
-        plugins=[AtomicCheckpoints(), *started_by()],
-    )
+    try:
+        trainer = L.Trainer(
+            **arguments,
+            logger=loggers if logger in (None, True) else logger,
+            callbacks=[
+                *stopping,
+                ModelCheckpoint(folder, filename="last", enable_version_counter=False),
+                FillCache(),
+                Throughput(),  # its clock stops before a checkpoint is written
+                PreemptionCheckpoints(folder, recipe.checkpoint_steps),  # listens before the start is validated
+                *starting,
+                *([CompileLayers()] if recipe.compile_layers else []),
+                *pictures,
+                *([TQDMProgressBar(leave=True) if terminal else ProgressLines()] if shown else []),
+                *watching,
+            ],
+            enable_progress_bar=shown and terminal,
+            enable_model_summary=False,  # a table of our own shows what is trained
+            default_root_dir=run,
+            use_distributed_sampler=False,  # the data module gives each rank its share
+            num_sanity_val_steps=0,
+            plugins=[AtomicCheckpoints(), *started_by()],
+        )
+    except (MisconfigurationException, TypeError, ValueError) as error:
+        if not raised_in(error, "lightning"):  # it raises them for wrong options, such as too many devices
+            raise
+        raise UserError(f"trainer: {str(error).strip().splitlines()[0]}") from None
     trainer._signal_connector.register_signal_handlers = no_handlers
+    if one_process and trainer.world_size > 1:
+        raise UserError(
+            f"{trainer.world_size} processes with several runs (folds, method auto, or refit with method lora); "
+            "expected trainer.devices 1"
+        )
     return trainer
 
 
