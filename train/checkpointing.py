@@ -30,7 +30,7 @@ from ..data_modules.written import check_replaceable
 from ..data_modules.yaml_files import read_yaml
 from ..models import CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, LAST
 from ..models.weight_files import damage, read_checkpoint
-from .features import place, signals_received
+from .features import rank_and_world_size, signals_received
 
 KEPT = (
     "optimizer.learning_rate", "optimizer.head_learning_rate", "optimizer.weight_decay", "judge.pooling", "judge.depth",
@@ -100,7 +100,7 @@ def stopped_by_signals() -> Iterator[None]:
 
     def stop(number: int, frame: FrameType | None) -> None:
         signals_received.append(number)
-        if place()[1] == 1:
+        if rank_and_world_size()[1] == 1:
             raise SystemExit(ASKED_TO_STOP)
 
     handlers = listen(stop)

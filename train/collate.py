@@ -19,7 +19,7 @@ from ..models.backbones.inputs import Inputs, Movable
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
 from ..models.settings import JudgeSettings
-from .features import Features, place
+from .features import Features, rank_and_world_size
 from .objective import Labels
 
 
@@ -112,7 +112,7 @@ def gather(prediction: Prediction, labels: Labels) -> tuple[Prediction, Labels]:
     the gradient that one process would have on the whole batch. Every rank has equally many rows and comparisons, which
     `FixedSize` sees to.
     """
-    (rank, ranks), rows = place(), len(labels.targets)
+    (rank, ranks), rows = rank_and_world_size(), len(labels.targets)
     if ranks == 1:
         return prediction, labels
     labels = replace(labels, chosen=labels.chosen + rank * rows, rejected=labels.rejected + rank * rows)

@@ -35,7 +35,7 @@ Item = TypeVar("Item", AudioSource, Pair)
 Own = TypeVar("Own")
 signals_received: list[int] = []
 """Signals that asked this process to stop, see `train.checkpointing`. One of several may not end alone: others would
-wait for it in a collective operation, with NCCL for ever. They end together, in `of_all`."""
+wait for it in a collective operation, with NCCL for ever. They end together, in `all_gather_object`."""
 Precision = Callable[[], AbstractContextManager[None]]
 """The context in which the trainer computes, such as autocast."""
 
@@ -94,16 +94,17 @@ class Features:
     ) -> None:
         """Compute this process's share of the missing items. Where each machine has a folder of its own, repeat that
         among the processes of the machine."""
-        rank, ranks = place()
+        rank, ranks = rank_and_world_size()
         for part, parts in ((rank, ranks), self._local) if ranks > 1 else ((0, 1),):
             share = [item for item in items[part::parts] if item not in kept]  # which reads the others
-            steps = max(of_all(-(-len(share) // size)))  # waits: each has listed what is missing before any writes
+            # this waits for all: each has listed what is missing before any of them writes
+            steps = max(all_gather_object(-(-len(share) // size)))
             for step in progress(range(steps), f"caching activations of {what}, batches", steps, quiet=rank > 0):
                 if step % _TOGETHER == 0:  # no process waits for long, and a signal to one ends all
-                    of_all(None)
+                    barrier()
                 if batch := share[step * size : (step + 1) * size]:
                     compute(batch)
-            of_all(None)  # waits for all: afterwards all that they wrote is there
+            barrier()  # waits for all: afterwards all that they wrote is there
 
     def _check(self, pairs: list[Pair], precision: Precision) -> None:
         assert self._pairs is not None
@@ -137,19 +138,19 @@ class Features:
         return self._judge.build_inputs(pairs, available if len(available) == len(stored) else None)
 
 
-def place() -> tuple[int, int]:
+def rank_and_world_size() -> tuple[int, int]:
     """Number of this process among those of the run, and how many these are."""
-    spread = dist.is_available() and dist.is_initialized()
-    return (dist.get_rank(), dist.get_world_size()) if spread else (0, 1)
+    distributed = dist.is_available() and dist.is_initialized()
+    return (dist.get_rank(), dist.get_world_size()) if distributed else (0, 1)
 
 
-def of_all(own: Own) -> list[Own]:
+def all_gather_object(own: Own) -> list[Own]:
     """The values of all processes, in their order; a collective operation of all.
 
     Raises:
         SystemExit: With `ASKED_TO_STOP` in all of them, if any has `signals_received`.
     """
-    _, ranks = place()
+    _, ranks = rank_and_world_size()
     if ranks == 1:
         return [own]
     gathered: list[Any] = [None] * ranks
@@ -158,6 +159,15 @@ def of_all(own: Own) -> list[Own]:
         signals_received.extend(received)
         raise SystemExit(ASKED_TO_STOP)
     return [value for value, _ in gathered]
+
+
+def barrier() -> None:
+    """Wait until all processes are here; a collective operation of all.
+
+    Raises:
+        SystemExit: As `all_gather_object`.
+    """
+    all_gather_object(None)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from ..data_modules.datamodule import SHARES, PairDataModule, RunPairs
+from ..data_modules.datamodule import SHARES, PairDataModule
 from ..data_modules.errors import UserError
 from ..data_modules.parallel import say
 from ..data_modules.splits import kept_together
@@ -44,25 +44,14 @@ MONITOR = "val_agreement"
 """What early stopping and the choice of the best checkpoint look at: the mean of `Agreement.value` over dimensions."""
 
 
-@dataclass(frozen=True)
-class RunTask:
-    """Of a run; by default it is the only one."""
-
-    parts: RunPairs | None = None  # which pairs it trains on and validates on; None = those of its splits
-    refit: bool = False  # it trains on all pairs. None are left to choose or to measure by.
-    # pair -> prediction of a judge that was not trained on it, to calibrate the refit judge. None = a probe is fitted
-    # once more for each fold of the groups, to all but this fold.
-    scores: Mapping[str, Prediction] | None = None
-    epochs: float | None = None  # how long the refit trains; None = a probe, which does not
-    # what training added to a probe in the runs that chose; a refit judge reports it (`Provenance.start`)
-    start: dict[str, dict[str, float | None]] = field(default_factory=dict)
-    # least number of landmarks of a kernel, so that judges of several folds make an ensemble
-    landmarks: int | None = None
-    one_process: bool = False  # other runs follow, so that it cannot be spread over processes
-
-
 class JudgeModule(L.LightningModule):
-    """Trains adapters, pooling and head on human scores; the backbone stays frozen."""
+    """Trains adapters, pooling and head on human scores; the backbone stays frozen.
+
+    Attributes:
+        probe: The closed-form regression that the judge is, in words; "" = it was trained further (`Provenance.probe`).
+        refit: Whether it is trained on the pairs that chose it, too (`Provenance.refit`).
+        added: What training has added to the probe that it started from (`Provenance.start`).
+    """
 
     def __init__(
         self,
@@ -71,7 +60,6 @@ class JudgeModule(L.LightningModule):
         collate: Collate,
         settings: OptimizerSettings,
         raters: RaterEmbedding | None = None,
-        task: RunTask = RunTask(),
     ) -> None:
         """Put the pieces together.
 
@@ -81,18 +69,16 @@ class JudgeModule(L.LightningModule):
             collate: Makes a batch of items; the data module calls it.
             settings: Of the optimizer.
             raters: What is learned of each rater, if anything.
-            task: What the run is for.
         """
         super().__init__()
-        self._task = task
         self.judge, self.objective, self.collate, self.raters = judge, objective, collate, raters
         self._settings = settings
         self.strict_loading = False  # checkpoints hold no frozen weights; on_load_checkpoint is strict about the rest
         self._agreement: dict[str, Agreement] = {}
         self._validated = -1  # step of the last validation
         self._start: np.ndarray | None = None  # scores of the validation split at the probe
-        self._added = task.start
-        self.probe = ""  # see `Provenance`
+        self.probe, self.refit = "", False
+        self.added: dict[str, dict[str, float | None]] = {}
         # taken while no weight is sharded yet
         self._fingerprints = fingerprints(judge)
         self.forget_shapes()
@@ -187,7 +173,7 @@ class JudgeModule(L.LightningModule):
         self._agreement, self._validated = agreements, self.trainer.global_step
         if self._start is not None:
             groups = kept_together(self.data.validation.pairs, self.data.dataset.pairs)
-            self._added = self.validation.added_to(self._start, groups)
+            self.added = self.validation.added_to(self._start, groups)
         return agreements
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
@@ -297,7 +283,7 @@ class JudgeModule(L.LightningModule):
         check_continues(checkpoint, self._description(), self._order(), self.data.settings.path)
         provenance = checkpoint["description"]["provenance"]
         self._start = checkpoint["start"].numpy() if "start" in checkpoint else None
-        self._added = provenance["start"]
+        self.added = provenance["start"]
         self._agreement = {
             name: Agreement(value, None, provenance["preferences_met"].get(name))
             for name, value in provenance["validation"].items()
@@ -326,8 +312,8 @@ class JudgeModule(L.LightningModule):
                 train_splits=list(self.data.train_splits),
                 validation_splits=list(self.data.validation_splits),
                 target=self.data.settings.target,
-                refit=self._task.refit,
-                start=self._added,
+                refit=self.refit,
+                start=self.added,
                 probe=self.probe,
             ),
             self._fingerprints,
@@ -405,18 +391,3 @@ class CompileLayers(Callback):
         if not compile_layers(pl_module.judge.network, [] if features is None else features.lower_layers):
             name = pl_module.judge.backbone.name
             raise UserError(f"compile_layers: backbone {name} has no layers that can be compiled")
-
-
-class StopAfter(Callback):
-    """Ends training after so many epochs; learning rates follow the schedule of the whole training."""
-
-    def __init__(self, epochs: float) -> None:
-        """Keep the number of epochs, which may have a fraction."""
-        self._epochs = epochs
-
-    def on_train_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
-        """Stop if the number of epochs is reached."""
-        if trainer.global_step >= round(self._epochs * steps_of_epoch(trainer)):
-            trainer.should_stop = True
-
-    on_train_start = on_train_batch_end  # there may be nothing to train

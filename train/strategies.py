@@ -29,7 +29,7 @@ from ..models import NANO
 from ..models.backbones.deferred import finish
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
-from .features import of_all
+from .features import all_gather_object
 from .recipe import Recipe
 
 # FSDP2 waits for the gradients of an output's tensors, which it finds only in types that torch can flatten
@@ -408,7 +408,7 @@ class SameStart(Callback):
         Raises:
             SystemExit: In all of them, with 1 and not 2, so that a launcher that starts again on failure does so.
         """
-        if any(found != self._loops for found in of_all(self._loops)):
+        if any(found != self._loops for found in all_gather_object(self._loops)):
             if trainer.is_global_zero:
                 say(
                     f"error: {trainer.default_root_dir}: the processes found different checkpoints to go on from; "

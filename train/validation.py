@@ -15,7 +15,7 @@ from ..data_modules.schema import Dimension
 from ..eval.statistics.agreement import spearman
 from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
 from ..models.heads import Prediction
-from .features import of_all
+from .features import all_gather_object
 
 _LEAD_INTERVAL = (0.05, 0.95)  # quantiles of the lead of a trained judge over the probe
 START_RESAMPLES = 500
@@ -111,7 +111,7 @@ class Validation:
         indices = torch.cat([part[0] for part in self._parts]).cpu()
         values = torch.cat([part[1] for part in self._parts]).cpu().double()
         whole = torch.full((*self.targets.shape, 2), torch.nan, dtype=torch.float64)
-        for part_indices, part_values in of_all((indices, values)):
+        for part_indices, part_values in all_gather_object((indices, values)):
             whole[part_indices] = part_values
         return whole.numpy()
 

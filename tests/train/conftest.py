@@ -15,7 +15,7 @@ import torch
 from empathy_judge.models import BEST, CHECKPOINTS, LAST
 from empathy_judge.models.closed_form import Portion, Solution, fit
 from empathy_judge.models.scoring import PairScorer
-from empathy_judge.train import run
+from empathy_judge.train import shared
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.validation_pictures import ValidationPictures
@@ -89,7 +89,7 @@ def let_probes_choose_a_kernel(monkeypatch, *, without_language_model: bool = Fa
 @pytest.fixture(autouse=True)
 def without_calibration(monkeypatch) -> None:
     """Measuring clips takes as long as an epoch; `trained_run` is calibrated."""
-    monkeypatch.setattr(run, "_calibrate", lambda *_: None)
+    monkeypatch.setattr(shared, "calibrate", lambda *_: None)
 
 
 @pytest.fixture(autouse=True)

@@ -38,9 +38,10 @@ PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
 from empathy_judge.train import run as recipe
+from empathy_judge.train import shared
 from empathy_judge.train.module import JudgeModule
 
-recipe._calibrate = lambda *_: None
+shared.calibrate = lambda *_: None
 plain, killed, losses = JudgeModule.training_step, None, []
 
 def step(module, batch, batch_idx):

@@ -161,8 +161,8 @@ def test_a_machine_that_has_everything_computes_nothing_while_another_does(cache
     def again(trainer: Trainer, module: JudgeModule) -> None:
         encoded.clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(features, "place", lambda: (0, 2))
-            patch.setattr(features, "of_all", lambda own: [own, 1])  # the other has a batch to compute
+            patch.setattr(features, "rank_and_world_size", lambda: (0, 2))
+            patch.setattr(features, "all_gather_object", lambda own: [own, 1])  # the other has a batch to compute
             module.collate.features.prepare(module.data.train.pairs, nullcontext, (0, 1))
         assert encoded == []
 

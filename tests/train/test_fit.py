@@ -26,7 +26,7 @@ from empathy_judge.models.artifact import load_any
 from empathy_judge.models.settings import JudgeSettings
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train import module as module_file
-from empathy_judge.train import run as recipe
+from empathy_judge.train import shared
 from empathy_judge.train.checkpointing import alone_in
 from empathy_judge.train.module import JudgeModule, wants_fused
 from empathy_judge.train.recipe import Recipe, RecipeParser
@@ -261,7 +261,7 @@ def test_what_the_trainer_refuses_is_one_line(option, value, message, train_argu
 
 
 def test_a_mistake_of_ours_while_the_trainer_is_made_is_told_as_a_bug(train_arguments, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("empathy_judge.train.run.Throughput", mock.Mock(side_effect=ValueError("no such clock")))
+    monkeypatch.setattr("empathy_judge.train.shared.Throughput", mock.Mock(side_effect=ValueError("no such clock")))
     assert main(["train", *train_arguments(tmp_path / "run")]) == 70
     assert capsys.readouterr().err.startswith("error: ValueError: no such clock: a mistake of this program")
 
@@ -392,12 +392,12 @@ def test_only_the_first_process_deletes_what_a_kill_left(tmp_path, monkeypatch):
     checkpoints.mkdir()
     left = checkpoints / ".0123abcd.tmp"
     left.touch()
-    monkeypatch.setattr(recipe.rank_zero_only, "rank", 1)
-    assert recipe._starting_point(tmp_path, "auto") is None
+    monkeypatch.setattr(shared.rank_zero_only, "rank", 1)
+    assert shared.starting_point(tmp_path, "auto") is None
     assert left.exists()
-    monkeypatch.setattr(recipe.rank_zero_only, "rank", 0)
+    monkeypatch.setattr(shared.rank_zero_only, "rank", 0)
     listed = Path.glob
     vanished = checkpoints / ".4567abcd.tmp"
     monkeypatch.setattr(Path, "glob", lambda *words: [*([vanished] if words[1] == ".*.tmp" else []), *listed(*words)])
-    assert recipe._starting_point(tmp_path, "auto") is None
+    assert shared.starting_point(tmp_path, "auto") is None
     assert not left.exists()

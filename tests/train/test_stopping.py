@@ -13,8 +13,8 @@ import pytest
 from empathy_judge.data_modules.errors import ASKED_TO_STOP
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.tools.kills.endings import differing
-from empathy_judge.train.checkpointing import find_resumable
-from empathy_judge.train.folds import LEFT_OUT, _Plan
+from empathy_judge.train import cross_validate
+from empathy_judge.train.checkpointing import LEFT_OUT, find_resumable
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
@@ -132,7 +132,7 @@ def test_a_signal_while_the_start_is_validated_saves_nothing(train_arguments, tm
 
 def test_a_signal_between_the_runs_of_folds_is_heard(train_arguments, tmp_path, monkeypatch, capsys):
     """While the judge of a fold scores the pairs that it was not trained on."""
-    run, plain = tmp_path / "run", _Plan._scored
+    run, plain = tmp_path / "run", cross_validate.score_pairs
     words = train_arguments(run, **PROBE, folds=2, trainer__logger="false")
 
     def scored(*arguments: Any) -> Any:
@@ -142,7 +142,7 @@ def test_a_signal_between_the_runs_of_folds_is_heard(train_arguments, tmp_path, 
     before = signal.signal(signal.SIGUSR1, lambda *_: pytest.fail("nobody listens"))
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(_Plan, "_scored", scored)
+            patch.setattr(cross_validate, "score_pairs", scored)
             with pytest.raises(SystemExit) as stopped:
                 train(words)
     finally:
@@ -158,15 +158,15 @@ def test_a_signal_between_the_runs_of_folds_is_heard(train_arguments, tmp_path, 
 PROGRAM = """
 import json, os, signal, sys, time
 from pathlib import Path
-from empathy_judge.train import checkpointing, run
+from empathy_judge.train import checkpointing, run, shared
 from empathy_judge.train.features import Features
 from empathy_judge.train.module import JudgeModule
-from empathy_judge.train.probe import StartAtProbe
+from empathy_judge.train.start import StartAtProbe
 
 out, rank, begun = Path(sys.argv[1]), int(os.environ["LOCAL_RANK"]), time.monotonic()
 words, moment = json.loads((out / "words.json").read_text()), sys.argv[2]
 owner, name = {
-    "cache": (Features, "_encode"), "probe": (StartAtProbe, "_start"), "measuring": (run, "_measured"),
+    "cache": (Features, "_encode"), "probe": (StartAtProbe, "_start"), "measuring": (shared, "measured"),
     "validation": (JudgeModule, "validation_step"),
 }[moment]
 plain, calls = getattr(owner, name), []
@@ -209,12 +209,12 @@ def test_processes_end_together_wherever_one_is_asked_to_stop(moment, train_argu
 UNDEFINED = """
 import json, os, sys, time
 from pathlib import Path
-from empathy_judge.train import run
+from empathy_judge.train import run, shared
 from empathy_judge.train.validation import Agreement
 
-out, rank, plain = Path(sys.argv[1]), int(os.environ["LOCAL_RANK"]), run._check_best
+out, rank, plain = Path(sys.argv[1]), int(os.environ["LOCAL_RANK"]), shared.check_best
 Agreement.value = float("nan")
-run._check_best = lambda folder: time.sleep(rank) or plain(folder)
+shared.check_best = lambda folder: time.sleep(rank) or plain(folder)
 try:
     run.train(json.loads((out / "words.json").read_text()))
 except Exception as error:

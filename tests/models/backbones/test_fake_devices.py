@@ -126,7 +126,7 @@ class OnMac(TorchDispatchMode):
 
 def test_a_gpu_without_float64_is_not_asked_for_it(monkeypatch):
     gathered = []
-    monkeypatch.setattr(validation_module, "of_all", lambda own: gathered.append(own) or [])
+    monkeypatch.setattr(validation_module, "all_gather_object", lambda own: gathered.append(own) or [])
     rated = SimpleNamespace(pairs=PAIRS[:2], scores=torch.ones(2, 2))
     with FakeTensorMode(allow_non_fake_inputs=True):
         scores = torch.ones(2, 2, device=MAC)

@@ -19,7 +19,7 @@ from empathy_judge.data_modules.writing import complete_dataset
 from empathy_judge.models.artifact import load_any
 from empathy_judge.models.closed_form import FOLDS, Portion, fit
 from empathy_judge.models.weight_files import read_checkpoint
-from empathy_judge.train.folds import train_several
+from empathy_judge.train import cross_validate, left_out
 from empathy_judge.train.run import train
 from scipy.stats import spearmanr
 from sklearn.model_selection import GroupKFold
@@ -130,13 +130,14 @@ def test_folds_end_with_the_judge_of_all_pairs_and_an_ensemble(folds):
 
 def test_finished_folds_are_not_trained_again(folds, train_arguments, capsys, monkeypatch):
     trained = []
-    plain = train.__globals__["_train_one"]
+    for name in ("train_probe", "refit_probe"):
+        plain = getattr(cross_validate, name)
 
-    def note(recipe, *rest):
-        trained.append(Path(recipe.run).name)
-        return plain(recipe, *rest)
+        def note(recipe, *rest, plain=plain, **options):
+            trained.append(Path(recipe.run).name)
+            plain(recipe, *rest, **options)
 
-    monkeypatch.setitem(train.__globals__, "_train_one", note)
+        monkeypatch.setattr(cross_validate, name, note)
     monkeypatch.setenv("COLUMNS", "200")
     (folds.folder / "probe" / "fold2" / "left_out.csv").unlink()
     before = (folds.folder / "left_out.csv").read_text()
@@ -195,7 +196,7 @@ def test_auto_asks_for_an_interval_where_there_are_groups_enough(train_arguments
 
 @pytest.mark.parametrize(("low", "kept", "parts"), [(-0.1, "probe", []), (0.0, "lora", ["language_model"])])
 def test_auto_keeps_adapters_that_are_ahead(low, kept, parts, train_arguments, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(train_several.__globals__, "lead_interval", lambda *_: (low, 0.2))
+    monkeypatch.setattr(left_out, "lead_interval", lambda *_: (low, 0.2))
     words = {"method": "auto", "judge__lora__rank": 4, **OF_CLIPS}
     run = train(train_arguments(tmp_path / "run", **words, trainer__max_epochs=1, cache__what="audio"))
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("auto: ")]

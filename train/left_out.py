@@ -1,0 +1,180 @@
+"""Pairs that a judge was not trained on: their scores in `left_out.csv`, and what they say about a method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from rich.table import Table
+
+from ..data_modules.errors import AudioError, UserError, counted
+from ..data_modules.folders import replace_file
+from ..data_modules.parallel import say
+from ..data_modules.schema import Dimension, Pair, PairDataset
+from ..data_modules.splits import kept_together
+from ..data_modules.unchanged import check_unchanged
+from ..eval.judges import OK
+from ..eval.judges.scores_file import ScoresFile
+from ..eval.statistics.agreement import spearman
+from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
+from ..models.artifact import load_any
+from ..models.disk_store import DiskStore
+from ..models.heads import Prediction
+from ..models.scoring import PairScorer, placed
+from .checkpointing import LORA, PROBE
+from .settings import Recipe
+from .validation import lead_interval
+
+RESAMPLES = 1_000
+
+
+@dataclass(frozen=True)
+class AllPairs:
+    """The pairs of the splits that a recipe trains and validates on, together."""
+
+    dataset: PairDataset  # these pairs alone
+    groups: np.ndarray  # what folds keep together `(pairs,)`
+    of_validation: Sequence[Pair]  # those of the validation splits
+    hashes: Mapping[str, str]  # of the whole dataset, by name in a `Provenance`
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> AllPairs:
+        """Read them.
+
+        Raises:
+            UserError: If the data has preferences alone.
+        """
+        if recipe.data.preference_share >= 1:
+            raise UserError(
+                "data.preference_share 1 with refit, folds or method auto: there are no ratings to choose by; expected "
+                "method lora or probe, without folds and refit"
+            )
+        dataset = PairDataset.load(recipe.data.path)
+        check_unchanged(dataset)
+        names = [recipe.data.train_split, recipe.data.validation_split]
+        training, validation = ([name] if isinstance(name, str) else list(name) for name in names)
+        both = dataset.subset([*training, *validation])
+        return cls(
+            both,
+            kept_together(both.pairs, dataset.pairs),
+            [pair for pair in both.pairs if pair.split in validation],
+            {"content_hash": dataset.card.content_hash, "split_hash": dataset.split_hash()},
+        )
+
+    @property
+    def pairs(self) -> Sequence[Pair]:
+        """The pairs."""
+        return self.dataset.pairs
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Their ids."""
+        return frozenset(pair.pair_id for pair in self.pairs)
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """What was rated."""
+        return self.dataset.card.dimensions
+
+
+def score_pairs(recipe: Recipe, run: Path, pairs: Sequence[Pair]) -> dict[str, Prediction]:
+    """What the judge of a run says of pairs, by id; those whose audio cannot be used are left out."""
+    device = "cpu" if recipe.trainer.get("accelerator") == "cpu" else None
+    store = None if recipe.cache.folder is None else DiskStore(Path(recipe.cache.folder))
+    scorer = PairScorer(placed(load_any(run), device), recipe.data.eval_batch_size, store=store)
+    return {pair.pair_id: result for pair, result in scorer.predict(pairs) if not isinstance(result, AudioError)}
+
+
+def write_scores(file: Path, scores: Mapping[str, Prediction], dimensions: Sequence[Dimension]) -> None:
+    """Write scores as `evaluate scores:FILE` reads them; the deviation of the head, if it has one, is the
+    uncertainty."""
+    rows: dict[str, list[Any]] = {"pair_id": [], "dimension": [], "score": []}
+    for name, prediction in scores.items():
+        for column, dimension in enumerate(dimensions):
+            rows["pair_id"].append(name)
+            rows["dimension"].append(dimension.name)
+            rows["score"].append(prediction.score[column].item())
+            if prediction.deviation is not None:
+                rows.setdefault("uncertainty", []).append(prediction.deviation[column].item())
+    replace_file(file, lambda path: pd.DataFrame(rows).to_csv(path, index=False))
+
+
+def read_scores(file: Path, pairs: Sequence[Pair], dimensions: Sequence[Dimension]) -> dict[str, Prediction]:
+    """Read scores of these pairs; pairs without any are left out.
+
+    Raises:
+        UserError: If the file has scores of others.
+    """
+    table = ScoresFile(file).score(pairs)
+    shape = len(pairs), len(dimensions)
+    if len(table) != math.prod(shape) or OK not in table["status"].to_numpy():
+        raise UserError(f"{file}: scores of other pairs or dimensions; expected another --run, or the same data")
+    values = (torch.tensor(table[name].to_numpy().reshape(shape)).float() for name in ("score", "uncertainty"))
+    predictions = Prediction.kept(*values).each()
+    return {pair.pair_id: row for pair, row in zip(pairs, predictions, strict=True) if not row.score.isnan().all()}
+
+
+def is_ahead(pairs: AllPairs, adapted: Mapping[str, Prediction], probe: Mapping[str, Prediction], seed: int) -> bool:
+    """Whether scores of adapters are ahead of those of the probe; says why in one line.
+
+    They are if the 90 % interval of their lead, a bootstrap over what folds keep together, does not begin below 0;
+    never where there are fewer than `MIN_GROUPS` of these.
+    """
+    (before, now), human, groups = _compared(pairs, probe, adapted)
+    means = [_mean_spearman(scores, human) for scores in (before, now)]
+    draws = Resamples.draw(groups, RESAMPLES, seed)
+    leads = draws.draws(
+        lambda items: _mean_spearman(now[items], human[items]) - _mean_spearman(before[items], human[items])
+    )
+    low, high = lead_interval(draws, leads)
+    ahead = low is not None and low >= 0
+    if low is not None:
+        interval = f"90 % interval {low:.3f} to {high:.3f}; it must not begin below 0"
+    elif draws.n_groups < MIN_GROUPS:
+        interval = f"no 90 % interval: {counted(draws.n_groups, 'group')}, at least {MIN_GROUPS} needed"
+    else:
+        interval = "no 90 % interval: it is undefined in every draw"
+    say(
+        f"auto: {LORA if ahead else PROBE}: mean Spearman of {LORA} {means[1]:.3f}, of the probe {means[0]:.3f} on "
+        f"{len(human)} pairs that neither was trained on; {LORA} leads by {means[1] - means[0]:.3f} ({interval})"
+    )
+    return ahead
+
+
+def print_agreement(pairs: AllPairs, scores: Mapping[str, Prediction], seed: int) -> None:
+    """Print the agreement on pairs that were left out, with its interval over what folds keep together."""
+    (found,), human, groups = _compared(pairs, scores)
+    draws = Resamples.draw(groups, RESAMPLES, seed)
+    table = Table(title="pairs that were left out", title_justify="left")
+    for heading in ("dimension", "Spearman", "95 % interval", "pairs", "groups"):
+        table.add_column(heading, justify="left" if heading == "dimension" else "right")
+    for column, dimension in enumerate(pairs.dimensions):
+        result = estimate(spearman, found[:, column], human[:, column], resamples=draws)
+        value = str(result.reason) if result.value is None else f"{result.value:.3f}"
+        ends = "" if result.low is None or result.high is None else f"{result.low:.3f} to {result.high:.3f}"
+        table.add_row(dimension.name, value, ends, str(result.n), str(len(set(groups.tolist()))))
+    say(table)
+
+
+def _compared(pairs: AllPairs, *judges: Mapping[str, Prediction]) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
+    """Scores and mean ratings of the pairs that every judge has scored, each `(pairs, dimensions)`, and groups."""
+    rows = [row for row, pair in enumerate(pairs.pairs) if all(pair.pair_id in scores for scores in judges)]
+    names = [pairs.pairs[row].pair_id for row in rows]
+    found = [np.stack([scores[name].score.double().numpy() for name in names]) for scores in judges]
+    columns = [dimension.name for dimension in pairs.dimensions]
+    return found, pairs.dataset.mean_scores()[columns].to_numpy(np.float64)[rows], pairs.groups[rows]
+
+
+def _mean_spearman(scores: np.ndarray, human: np.ndarray) -> float:
+    coefficients = []
+    for column in range(human.shape[1]):
+        rated = np.isfinite(scores[:, column]) & np.isfinite(human[:, column])
+        coefficients.append(spearman(scores[rated, column], human[rated, column]) if rated.any() else math.nan)
+    defined = [value for value in coefficients if not math.isnan(value)]
+    return float(np.mean(defined)) if defined else math.nan
