@@ -331,7 +331,7 @@ def column_fault(
     grouped: bool = True,
     tag_columns: Collection[str] = (),
 ) -> tuple[int, DataError] | None:
-    """Checks the next rows of a table of pairs, given as columns: texts, roles, and that each has a response.
+    """Checks the next rows of a table of pairs, given as columns: texts, roles, and responses where they are given.
 
     Args:
         columns: Those of ``pairs.parquet``, without the audio.
@@ -371,8 +371,8 @@ def column_fault(
         if turn is None or not (isinstance(turn["role"], str) and NAME.fullmatch(turn["role"]))
     )
     faults += islice(roles, 1)
-    if None in columns[RESPONSE]:
-        faults.append((columns[RESPONSE].index(None), RESPONSE, None, "either a path or bytes"))
+    if None in (responses := columns.get(RESPONSE, ())):
+        faults.append((responses.index(None), RESPONSE, None, "either a path or bytes"))
     first = min(faults, key=lambda fault: fault[0], default=None)
     for row, pair_id in enumerate(columns["pair_id"][: first and first[0]], start):
         if (earlier := positions.setdefault(pair_id, row)) != row:

@@ -213,7 +213,7 @@ def checked_pairs(
     positions: dict[str, int] = {}
     remaining = iter(rows)
     while part := list(islice(remaining, _ROWS_AT_ONCE)):
-        columns = {name: [row[name] for row in part] for name in (*TEXTS, CONTEXT, RESPONSE)}
+        columns = {name: [row[name] for row in part] for name in (*TEXTS, CONTEXT)}
         where = locate or locate_in(file)
         fault = column_fault(columns, positions, where, grouped=grouped, tag_columns=tag_columns)
         yield from part[: fault and fault[0]]
