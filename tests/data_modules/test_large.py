@@ -1,14 +1,19 @@
-"""Embedded audio: small row groups, shards, clips that are read when they are needed."""
+"""Large datasets: they are read by columns; embedded audio: small row groups, shards, clips that are read when they are
+needed."""
 
 from __future__ import annotations
 
 import multiprocessing
 import pickle
 import sys
+from collections import Counter
+from pathlib import Path
+from types import FrameType
 from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,11 +22,12 @@ from empathy_judge.data_modules.audio import audio_hash, decode, probe
 from empathy_judge.data_modules.errors import AudioError, DataError
 from empathy_judge.data_modules.inspection import inspect_dataset
 from empathy_judge.data_modules.parallel import map_threads
+from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.sampling import row_groups
-from empathy_judge.data_modules.schema import Pair, PairDataset
+from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset
 from empathy_judge.data_modules.storage import PAIRS_SCHEMA
 from empathy_judge.data_modules.stored_clips import StoredClip
-from empathy_judge.data_modules.writing import write_splits
+from empathy_judge.data_modules.writing import write_dataset, write_splits
 
 from .builders import Source, set_cell
 
@@ -202,3 +208,31 @@ def test_where_audio_is_not_embedded_the_order_is_as_ever(sharded):
     files = sharded.load(overwrite=True).pairs
     assert row_groups(files) is None
     assert row_groups((*embedded, Pair("x", b"some bytes"))) is None
+
+
+@pytest.mark.parametrize("embed", [False, True])
+def test_loading_looks_at_columns(source, embed):
+    """No function of ours is called once for each pair."""
+    package = str(Path(writing.__file__).parents[1])
+    card = DatasetCard("tones", (Dimension("empathy", 1, 5, 1),), "test", "none")
+    counts = []
+    for n_pairs in (2, 120):
+        clip: Any = (source.folder / "clips/000-0.wav").read_bytes() if embed else "clips/000-0.wav"
+        pairs = pd.DataFrame({"pair_id": [f"p{number}" for number in range(n_pairs)]})
+        pairs = pairs.assign(group_id=pairs["pair_id"], response_audio=[clip] * n_pairs, context_audio=[clip] * n_pairs)
+        ratings = pairs[["pair_id"]].assign(rater_id="r", dimension="empathy", score=[1, 5] * (n_pairs // 2))
+        write_dataset(source.folder, card, pairs.assign(tags=[{"number": name} for name in pairs["pair_id"]]), ratings)
+        calls: Counter[str] = Counter()
+
+        def count(frame: FrameType, event: str, _: Any, calls: Counter[str] = calls) -> None:
+            code = frame.f_code
+            ours = code.co_filename.startswith(package) and "site-packages" not in code.co_filename
+            if event == "call" and ours and not code.co_name.startswith("<"):
+                calls[code.co_qualname] += 1
+
+        sys.setprofile(count)
+        PairDataset.load(source.folder)
+        sys.setprofile(None)
+        counts.append(calls)
+    assert counts[0] == counts[1]
+    assert counts[0].total() < 100

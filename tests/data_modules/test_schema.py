@@ -6,11 +6,9 @@ import dataclasses
 import hashlib
 import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from empathy_judge.data_modules import schema
 from empathy_judge.data_modules.audit import read_column, tag_columns
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.ratings import Dimension
@@ -116,33 +113,6 @@ def test_each_file_is_looked_up_once(written, monkeypatch):
     assert len(clips) > 2
     assert {asked[clip] for clip in clips} == {1}
     assert asked.total() < len(clips) + 10
-
-
-@pytest.mark.parametrize("embed", [False, True])
-def test_loading_looks_at_columns(source, embed):
-    """No function of ours is called once for each pair."""
-    package = str(Path(schema.__file__).parents[1])
-    counts = []
-    for n_pairs in (2, 120):
-        clip: Any = (source.folder / "clips/000-0.wav").read_bytes() if embed else "clips/000-0.wav"
-        pairs = pd.DataFrame({"pair_id": [f"p{number}" for number in range(n_pairs)]})
-        pairs = pairs.assign(group_id=pairs["pair_id"], response_audio=[clip] * n_pairs, context_audio=[clip] * n_pairs)
-        ratings = pairs[["pair_id"]].assign(rater_id="r", dimension="empathy", score=[1, 5] * (n_pairs // 2))
-        write_dataset(source.folder, CARD, pairs.assign(tags=[{"number": name} for name in pairs["pair_id"]]), ratings)
-        calls: Counter[str] = Counter()
-
-        def count(frame: FrameType, event: str, _: Any, calls: Counter[str] = calls) -> None:
-            code = frame.f_code
-            ours = code.co_filename.startswith(package) and "site-packages" not in code.co_filename
-            if event == "call" and ours and not code.co_name.startswith("<"):
-                calls[code.co_qualname] += 1
-
-        sys.setprofile(count)
-        PairDataset.load(source.folder)
-        sys.setprofile(None)
-        counts.append(calls)
-    assert counts[0] == counts[1]
-    assert counts[0].total() < 100
 
 
 def test_mean_scores(written):
