@@ -110,7 +110,6 @@ class EmpathyJudge(nn.Module):
             self.backbone.leave_out_norm()
         self.network = self.backbone.network  # registers its weights with this module
         self.adapter: tuple[PeftModel | None] = (adapt(self.backbone, settings.lora),)  # a tuple hides it from torch
-        self._full_parts = trained_in_full(self.backbone, settings.lora)
         if settings.pooling == "layer_mix":
             self.backbone.return_every_layer()
         self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size, len(self.backbone.layers))
@@ -391,7 +390,8 @@ class EmpathyJudge(nn.Module):
 
     def trained_in_full(self) -> dict[str, Tensor]:
         """Names (inside the network) and values of the backbone's own weights that training changes."""
-        return {key: weight for name in self._full_parts for key, weight in weights_of(self.backbone, name)}
+        names = trained_in_full(self.backbone, self.settings.lora)  # an export replaces the settings
+        return {key: weight for name in names for key, weight in weights_of(self.backbone, name)}
 
     def decode(self, source: AudioSource, long_clips: LongClips | None = None) -> list[np.ndarray]:
         """Windows `(samples,)` of a clip at the backbone's rate: one, unless the clip is too long and may be cut (by

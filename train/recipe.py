@@ -297,7 +297,9 @@ def _check_numbers(typed: Any, found: Any, where: str, name: str = "") -> None:
         for value, below in zip(typed, found, strict=False):
             _check_numbers(value, below, where, name)
     elif isinstance(typed, str) and isinstance(found, int | float) and not isinstance(found, bool):
-        if math.isfinite(found) and not is_plain(typed.strip()):
+        # a word of a file, such as auto, over which a number was laid, did not become this number
+        is_number = re.match(r"[-+.]*\d", typed.strip())
+        if is_number and math.isfinite(found) and not is_plain(typed.strip()):
             raise UserError(f"{where}{name} {shown(typed)} {ODD_NUMBER}")
     elif isinstance(typed, str) and isinstance(found, list | tuple | Mapping | Namespace):
         try:

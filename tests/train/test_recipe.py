@@ -98,6 +98,16 @@ def test_a_file_that_a_setting_names(parser, tmp_path):
     assert parser.parse(base).judge.lora.rank == 12
 
 
+def test_a_number_over_a_word_of_a_file(parser, tmp_path):
+    """As on a machine with fewer GPUs than the recipe is for."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("trainer: {devices: auto}\ndata: {batch_tokens: auto}\n")
+    words = ["--config", "nano", "--config", str(file), "--data.path", "d"]
+    laid_over = parser.parse([*words, "--trainer.devices", "2", "--data.batch_tokens", "4096"])
+    assert (str(laid_over.trainer.devices), laid_over.data.batch_tokens) == ("2", 4096)
+    assert parser.parse(words).trainer.devices == "auto"
+
+
 def test_values_laid_over(parser):
     base = parser.parse(["--config", "nano", "--data.path", "d"])
     assert parser.overlaid(base, {"seed": 10}, "trial").seed == 10
