@@ -206,8 +206,11 @@ def first_epoch(train_arguments: Callable[..., list[str]], tmp_path_factory: pyt
 
 
 def started_from(checkpoint: Path, run: Path) -> Path:
-    """A run folder that holds this checkpoint."""
-    (run / "checkpoints").mkdir(parents=True)
+    """A copy of the run of a checkpoint, which begins again from it."""
+    origin = next(folder for folder in checkpoint.parents if (folder / "config.yaml").is_file())
+    shutil.copytree(origin, run)
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").mkdir()
     shutil.copy(checkpoint, run / LAST_FILE)
     return run
 
