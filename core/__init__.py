@@ -1,1 +1,1 @@
-"""What everything else stands on: errors, files, processes, and the version."""
+"""What everything else stands on."""

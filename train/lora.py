@@ -12,10 +12,9 @@ from lightning.pytorch.callbacks import Callback
 from ..data_modules.datamodule import PairDataModule, RunPairs
 from ..data_modules.schema import PairDataset
 from ..models.settings import BuiltSettings
-from .checkpointing import check_same_settings
 from .settings import Recipe
 from .shared import (
-    begin_run,
+    begin_or_resume,
     build_judge,
     build_module,
     build_trainer,
@@ -23,10 +22,7 @@ from .shared import (
     check_labels,
     publish,
     read_data,
-    resumed_from,
-    run_folder,
     selection_callbacks,
-    starting_point,
 )
 from .start import StartAtProbe, ValidateStart
 from .strategies import SameStart, check_strategy
@@ -56,20 +52,14 @@ def train_lora(
     Raises:
         UserError: As `train`.
     """
-    folder = run_folder(recipe)
-    checkpoint = starting_point(folder, recipe.resume)
-    if checkpoint is not None:  # before `config.yaml` is replaced, with which the settings are compared
-        check_same_settings(folder, text)
-    begin_run(folder, text, recipe.seed)
-
     # Lightning restores weights, optimizer and loops when it fits; what it does not know of is taken over before
-    resumed = resumed_from(checkpoint)
+    folder, resumed = begin_or_resume(recipe, text)
     data = PairDataModule(resumed.reading(recipe.data), seed=recipe.seed, start=resumed.position, parts=parts)
 
     # The trainer comes before data and weights: wrong options are told at once, and a strategy that shards weights
     # says how the judge is to be built
     check_strategy(recipe)
-    start = StartAtProbe(checkpoint is not None, least_landmarks)
+    start = StartAtProbe(resumed.checkpoint is not None, least_landmarks)
     trainer = build_trainer(
         recipe,
         folder,
@@ -91,6 +81,6 @@ def train_lora(
     # the temporary folder goes when all is over
     with build_module(recipe, folder, judge, data, trainer) as module:
         # `weights_only`: tensors and plain values alone are read, nothing is unpickled
-        trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+        trainer.fit(module, data, ckpt_path=resumed.checkpoint, weights_only=True)
         # What is published is the best checkpoint, not the last; the calibration uses the scores that are in it
         publish(folder, judge, data)

@@ -19,7 +19,7 @@ from ..models.settings import BuiltSettings
 from .module import JudgeModule
 from .settings import Recipe
 from .shared import (
-    begin_run,
+    begin_anew,
     build_judge,
     build_module,
     build_trainer,
@@ -27,9 +27,7 @@ from .shared import (
     check_labels,
     publish,
     read_data,
-    run_folder,
     selection_callbacks,
-    starting_point,
 )
 from .start import closed_form, put_head_at, shards_weights, standardised_reader
 from .strategies import SameStart, check_strategy
@@ -50,10 +48,7 @@ def train_probe(
 ) -> None:
     """Fit a probe to the training split, measure and calibrate it on the validation split; see `train_lora` for the
     arguments and errors."""
-    folder = run_folder(recipe)
-    # The folder is checked as that of any run, but a probe is fitted anew, which takes no longer than resuming
-    starting_point(folder, recipe.resume)
-    begin_run(folder, text, recipe.seed)
+    folder = begin_anew(recipe, text)
 
     data = PairDataModule(recipe.data, seed=recipe.seed, parts=parts)
     check_strategy(recipe)

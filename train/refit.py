@@ -22,12 +22,12 @@ from ..models.closed_form import Solution
 from ..models.heads import Prediction
 from ..models.probe import Probe, without_adapters
 from ..models.settings import BuiltSettings
-from .checkpointing import check_same_settings
 from .module import JudgeModule, steps_of_epoch
 from .probe import NO_STEPS, FitProbe, check_probe
 from .settings import Recipe
 from .shared import (
-    begin_run,
+    begin_anew,
+    begin_or_resume,
     build_judge,
     build_module,
     build_trainer,
@@ -35,9 +35,6 @@ from .shared import (
     check_labels,
     publish,
     read_data,
-    resumed_from,
-    run_folder,
-    starting_point,
 )
 from .start import StartAtProbe
 from .strategies import SameStart, check_strategy
@@ -64,9 +61,7 @@ def refit_probe(
     Raises:
         UserError: As `train_probe`, or if no pair has scores.
     """
-    folder = run_folder(recipe)
-    starting_point(folder, recipe.resume)  # fitted anew, as in `train_probe`
-    begin_run(folder, text, recipe.seed)
+    folder = begin_anew(recipe, text)
     data = PairDataModule(recipe.data, seed=recipe.seed, parts=RunPairs(pairs, pairs))
     check_strategy(recipe)
     leaving_out = _FitLeavingOut()
@@ -111,12 +106,7 @@ def refit_lora(
     Raises:
         UserError: As `train_lora`, or if no pair has scores.
     """
-    folder = run_folder(recipe)
-    checkpoint = starting_point(folder, recipe.resume)
-    if checkpoint is not None:
-        check_same_settings(folder, text)
-    begin_run(folder, text, recipe.seed)
-    resumed = resumed_from(checkpoint)
+    folder, resumed = begin_or_resume(recipe, text)
     data = PairDataModule(
         resumed.reading(recipe.data), seed=recipe.seed, start=resumed.position, parts=RunPairs(pairs, pairs)
     )
@@ -126,7 +116,7 @@ def refit_lora(
         recipe,
         folder,
         stopping=[StopAfter(epochs)],
-        starting=[StartAtProbe(checkpoint is not None)],
+        starting=[StartAtProbe(resumed.checkpoint is not None)],
         watching=[SameStart(resumed.loops), *watching],
         changed={"limit_val_batches": 0},
         one_process=True,
@@ -137,7 +127,7 @@ def refit_lora(
     judge = build_judge(recipe, resumed.judge(BuiltSettings.of(recipe.judge)), data, trainer)
     with build_module(recipe, folder, judge, data, trainer) as module:
         module.refit, module.added = True, added
-        trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+        trainer.fit(module, data, ckpt_path=resumed.checkpoint, weights_only=True)
         _keep_as_best(trainer, module, folder, scores)
         publish(folder, judge, data)
 

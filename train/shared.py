@@ -48,6 +48,7 @@ from .checkpointing import (
     EarlyStopping,
     ModelCheckpoint,
     PreemptionCheckpoints,
+    check_same_settings,
     find_resumable,
     no_handlers,
     position_of,
@@ -101,8 +102,36 @@ def starting_point(run: Path, resume: bool | Literal["auto"]) -> Path | None:
     return checkpoint if resume else None
 
 
-def begin_run(run: Path, text: str, seed: int) -> None:
-    """Write the recipe into the folder of a run, and seed everything that is drawn from here on."""
+def begin_anew(recipe: Recipe, text: str) -> Path:
+    """Write a recipe into the folder of its run, and seed everything that is drawn from here on.
+
+    The folder is checked as that of any run, but a checkpoint in it is left aside: a probe is fitted anew, which takes
+    no longer than resuming.
+
+    Raises:
+        UserError: As `run_folder` and `starting_point`.
+    """
+    folder = run_folder(recipe)
+    starting_point(folder, recipe.resume)
+    _write_recipe(folder, text, recipe.seed)
+    return folder
+
+
+def begin_or_resume(recipe: Recipe, text: str) -> tuple[Path, Resumed]:
+    """As `begin_anew`, for a run that goes on from its last checkpoint.
+
+    Raises:
+        UserError: Also if the settings are others than those of the checkpoint.
+    """
+    folder = run_folder(recipe)
+    checkpoint = starting_point(folder, recipe.resume)
+    if checkpoint is not None:  # before `config.yaml` is replaced, with which the settings are compared
+        check_same_settings(folder, text)
+    _write_recipe(folder, text, recipe.seed)
+    return folder, Resumed() if checkpoint is None else _resumed_from(checkpoint)
+
+
+def _write_recipe(run: Path, text: str, seed: int) -> None:
     if is_first():
         write_files("train", run, {CONFIG_FILE: text.encode()})
     L.seed_everything(seed, workers=True, verbose=False)
@@ -113,6 +142,7 @@ def begin_run(run: Path, text: str, seed: int) -> None:
 class Resumed:
     """What a run takes over from a checkpoint before Lightning restores the rest; by default it begins."""
 
+    checkpoint: Path | None = None
     position: Position = field(default_factory=Position)  # next batch
     loops: Mapping[str, Any] | None = None  # state of Lightning's loops
     batch_tokens: int | None = None  # what `data.batch_tokens` auto has found
@@ -130,13 +160,12 @@ class Resumed:
         return replace(settings, head_input=replace(settings.head_input, **self.kernel))
 
 
-def resumed_from(checkpoint: Path | None) -> Resumed:
-    """Read what a run takes over from a checkpoint; None = it begins."""
-    if checkpoint is None:
-        return Resumed()
+def _resumed_from(checkpoint: Path) -> Resumed:
+    """Read what a run takes over from a checkpoint."""
     content = read_checkpoint(checkpoint)
     saved = parse(checkpoint, content["description"]).settings.head_input
     return Resumed(
+        checkpoint,
         position_of(content),
         content["loops"],
         content["order"].get("data.batch_tokens"),

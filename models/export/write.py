@@ -29,7 +29,6 @@ from ..lora import FUSION, part_of, trained_in_full
 from ..weight_files import BACKBONE_INDEX, backbone_files, fingerprints, weights_hash, write_weights
 from .check import CheckSet, ExportCheck, bounds_of, compare, score_all
 
-"""Formats of a judge with its backbone in its folder. Both are the same; the second once opened with `transformers`."""
 WEIGHT_FORMS: Mapping[str, WeightForm] = {"none": "none", "int8": "int8", "int4": "nf4"}
 """Forms by the names that users give them."""
 _LIBRARIES: Mapping[WeightForm, tuple[str, ...]] = {"none": (), "int8": ("torchao",), "nf4": ("bitsandbytes",)}
