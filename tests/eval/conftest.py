@@ -244,7 +244,7 @@ class MeasureJudge(AnyJudge):
 
 
 @pytest.fixture
-def make_judge() -> type[ToneJudge]:
+def make_tone_judge() -> type[ToneJudge]:
     """`ToneJudge`; by default it gives exactly what a panel without noise gives."""
     return ToneJudge
 

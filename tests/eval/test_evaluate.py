@@ -80,9 +80,9 @@ def undocumented(report: Any) -> set[str]:
     return {key for key in {*fields(report)} - names if not re.search(rf"\b{re.escape(key)}\b", known)}
 
 
-def test_statistics_ceilings_and_shares_of_a_noisy_judge(make_dataset, make_judge):
+def test_statistics_ceilings_and_shares_of_a_noisy_judge(make_dataset, make_tone_judge):
     dataset = make_dataset(n_groups=40, noise=0.8)
-    judge = make_judge(noise=0.7)
+    judge = make_tone_judge(noise=0.7)
     report, items = evaluate(judge, dataset, resamples=200, seed=3)
     own = report["dimensions"]["empathy"]
     test = dataset.subset("test")
@@ -109,9 +109,9 @@ def test_statistics_ceilings_and_shares_of_a_noisy_judge(make_dataset, make_judg
     assert items["n_raters"].tolist() == [4] * 120
 
 
-def test_listening_checks_measure_the_fall_on_the_changed_pairs(make_dataset, make_judge):
+def test_listening_checks_measure_the_fall_on_the_changed_pairs(make_dataset, make_tone_judge):
     dataset = make_dataset(n_groups=40, noise=0.3)
-    judge = make_judge(noise=0.1)
+    judge = make_tone_judge(noise=0.1)
     report, items = evaluate(judge, dataset, resamples=100, seed=5)
     test = dataset.subset("test")
     human = test.mean_scores()["empathy"].to_numpy()
@@ -143,10 +143,10 @@ def test_listening_checks_measure_the_fall_on_the_changed_pairs(make_dataset, ma
     assert page.count("what is left of the Spearman inside the slice") == 2
 
 
-def test_unscored_and_unrated_pairs_are_counted_and_never_filled_in(make_dataset, make_judge):
+def test_unscored_and_unrated_pairs_are_counted_and_never_filled_in(make_dataset, make_tone_judge):
     dataset, unrated = make_dataset(noise=0.5), "pair-20"
     dataset = replace(dataset, ratings=dataset.ratings.query("pair_id != @unrated"))
-    judge = failing(make_judge(noise=0.5), failed=["pair-21", "pair-22"], missing=["pair-23", "pair-24", "pair-25"])
+    judge = failing(make_tone_judge(noise=0.5), failed=["pair-21", "pair-22"], missing=["pair-23", "pair-24", "pair-25"])
     report, items = evaluate(judge, dataset, resamples=50)
     own = report["dimensions"]["empathy"]
     assert own["coverage"] == {
@@ -181,8 +181,8 @@ def test_a_constant_judge_has_errors_but_no_correlation(make_dataset):
         assert check["empathy"]["drop"]["reason"] == "the judge scores are constant"
 
 
-def test_a_dimension_without_any_score_is_undefined_beside_one_with_scores(make_dataset, make_judge):
-    one_sided = AnyJudge(make_judge(noise=0.3).score, "one-sided", ("empathy", "warmth"))
+def test_a_dimension_without_any_score_is_undefined_beside_one_with_scores(make_dataset, make_tone_judge):
+    one_sided = AnyJudge(make_tone_judge(noise=0.3).score, "one-sided", ("empathy", "warmth"))
     dataset = make_dataset(noise=0.3, dimensions=("empathy", "warmth"))
     report = evaluate(one_sided, dataset, resamples=20)[0]
     assert report["dimensions"]["empathy"]["spearman"]["value"] is not None
@@ -200,8 +200,8 @@ def test_a_dimension_without_any_score_is_undefined_beside_one_with_scores(make_
     json.dumps(report, allow_nan=False)
 
 
-def test_slices_and_systems(make_dataset, make_judge):
-    report, items = evaluate(make_judge(noise=0.5), make_dataset(noise=0.3), resamples=50)
+def test_slices_and_systems(make_dataset, make_tone_judge):
+    report, items = evaluate(make_tone_judge(noise=0.5), make_dataset(noise=0.3), resamples=50)
     assert set(report["slices"]) == {"setting", "system_id"}  # one language is no slice
     for column, values in report["slices"].items():
         assert set(values) == set(items[column])
@@ -217,7 +217,7 @@ def test_slices_and_systems(make_dataset, make_judge):
     assert {row["system_id"]: row["judge"] for row in level["systems"]} == pytest.approx(means["score"].to_dict())
 
 
-def test_slices_by_tags(make_dataset, make_judge):
+def test_slices_by_tags(make_dataset, make_tone_judge):
     data = make_dataset(n_groups=60, noise=0.3)
     pairs = tuple(
         replace(pair, tags=(("cue", "sad" if n % 3 else "glad"), ("many", str(n % 50)), ("id", pair.pair_id)))
@@ -225,7 +225,7 @@ def test_slices_by_tags(make_dataset, make_judge):
         else pair
         for n, pair in enumerate(data.pairs)
     )
-    data, judge = replace(data, pairs=pairs), make_judge(noise=0.5)
+    data, judge = replace(data, pairs=pairs), make_tone_judge(noise=0.5)
     report, items = evaluate(judge, data, probes=(), resamples=20)
     assert set(report["slices"]) == {"setting", "system_id", "tag:cue", "tag:many"}  # "id" has more than 100 values
     assert {value: own["empathy"]["n_items"] for value, own in report["slices"]["tag:cue"].items()} == (
@@ -240,9 +240,9 @@ def test_slices_by_tags(make_dataset, make_judge):
     assert found == pytest.approx(spearmanr(chosen["score"], chosen["human_mean"])[0])
 
 
-def test_a_file_of_scores_is_measured_but_cannot_take_the_checks(make_dataset, make_judge, tmp_path):
+def test_a_file_of_scores_is_measured_but_cannot_take_the_checks(make_dataset, make_tone_judge, tmp_path):
     dataset = make_dataset(noise=0.3)
-    judge = make_judge(noise=0.4)
+    judge = make_tone_judge(noise=0.4)
     judge.score(dataset.pairs).to_csv(tmp_path / "s.csv", index=False, columns=["pair_id", "dimension", "score"])
     direct = evaluate(judge, dataset, resamples=50)[0]
     report = evaluate(ScoresFile(tmp_path / "s.csv"), dataset, resamples=50)[0]
@@ -254,12 +254,12 @@ def test_a_file_of_scores_is_measured_but_cannot_take_the_checks(make_dataset, m
         assert result["spearman"]["reason"] == "a file of scores cannot score changed pairs"
 
 
-def test_checks_that_need_a_context_or_groups_say_so(make_dataset, make_judge):
+def test_checks_that_need_a_context_or_groups_say_so(make_dataset, make_tone_judge):
     dataset = make_dataset(n_groups=6)
     reasons = []
     for changes in ({"context": (), "situation": None, "context_text": None}, {"group_id": "g"}):
         pairs = tuple(replace(pair, **changes) for pair in dataset.pairs)
-        checks = evaluate(make_judge(), replace(dataset, pairs=pairs), split=None, resamples=10)[0]["checks"]
+        checks = evaluate(make_tone_judge(), replace(dataset, pairs=pairs), split=None, resamples=10)[0]["checks"]
         reasons.append([checks[name]["empathy"]["spearman"]["reason"] for name in ("response_only", "context_swapped")])
     assert reasons == [
         ["no pair has a context"] * 2,
@@ -267,13 +267,13 @@ def test_checks_that_need_a_context_or_groups_say_so(make_dataset, make_judge):
     ]
 
 
-def test_the_report_follows_its_schema_and_is_strict_json(make_dataset, make_judge):
+def test_the_report_follows_its_schema_and_is_strict_json(make_dataset, make_tone_judge):
     dataset = make_dataset(noise=0.3, dimensions=("empathy", "warmth", "clarity"))
     judges = [
-        make_judge(noise=0.3, dimensions=("warmth", "empathy", "humour")),
-        failing(make_judge(), failed=["pair-40"], missing=["pair-41"]),
+        make_tone_judge(noise=0.3, dimensions=("warmth", "empathy", "humour")),
+        failing(make_tone_judge(), failed=["pair-40"], missing=["pair-41"]),
         ConstantJudge({"clarity": 3.0}),
-        sure_judge(make_judge(noise=0.3), {"context_variant": 1.0, "tone_variant": 1.0}, (0.2, 0.4)),
+        sure_judge(make_tone_judge(noise=0.3), {"context_variant": 1.0, "tone_variant": 1.0}, (0.2, 0.4)),
     ]
     for judge in judges:
         judge.record = {"artifact": "abc"}
@@ -290,9 +290,9 @@ def test_the_report_follows_its_schema_and_is_strict_json(make_dataset, make_jud
     assert first["versions"]["numpy"] == np.__version__
 
 
-def test_the_same_seed_gives_the_same_report(make_dataset, make_judge):
+def test_the_same_seed_gives_the_same_report(make_dataset, make_tone_judge):
     dataset = make_dataset(noise=0.3)
-    first, again, other = (evaluate(make_judge(noise=0.3), dataset, resamples=50, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (evaluate(make_tone_judge(noise=0.3), dataset, resamples=50, seed=seed) for seed in (1, 1, 2))
     for report, _ in (first, again):
         assert report.pop("effort")["seconds_per_pair"] > 0  # the only thing that a clock decides
     assert first[0] == again[0]
@@ -300,33 +300,33 @@ def test_the_same_seed_gives_the_same_report(make_dataset, make_judge):
     assert first[0]["dimensions"]["empathy"]["spearman"] != other[0]["dimensions"]["empathy"]["spearman"]
 
 
-def test_what_a_user_can_mend_is_a_user_error(make_dataset, make_judge):
+def test_what_a_user_can_mend_is_a_user_error(make_dataset, make_tone_judge):
     dataset = make_dataset()
     bare = replace(dataset, ratings=dataset.ratings[:0])
     for judge, data, options, message, kind in [
         (
-            make_judge(),
+            make_tone_judge(),
             dataset,
             {"slices": ("color",)},
             r"slice 'color'; expected group_id, .*, setting, language",
             DataError,
         ),
         (
-            make_judge(dimensions=("charm",)),
+            make_tone_judge(dimensions=("charm",)),
             dataset,
             {},
             "tone judge scores charm; .* tones has ratings of empathy",
             DataError,
         ),
-        (make_judge(), dataset, {"split": "dev"}, "no pair is in split 'dev'", DataError),
+        (make_tone_judge(), dataset, {"split": "dev"}, "no pair is in split 'dev'", DataError),
         (
-            make_judge(),
+            make_tone_judge(),
             dataset,
             {"probes": ["mono"]},
             "probe 'mono'; expected one of response_only, context_only",
             DataError,
         ),
-        (make_judge(), bare, {}, "none of the 60 pairs has a rating of empathy", UserError),
+        (make_tone_judge(), bare, {}, "none of the 60 pairs has a rating of empathy", UserError),
     ]:
         with pytest.raises(kind, match=message):
             evaluate(judge, data, **options)
@@ -335,17 +335,17 @@ def test_what_a_user_can_mend_is_a_user_error(make_dataset, make_judge):
 @pytest.mark.parametrize(
     "measure", [typed_evaluate, lambda judge, *rest, **options: compare([judge], *rest, **options)]
 )
-def test_a_misspelt_argument_is_refused(measure, make_dataset, make_judge):
+def test_a_misspelt_argument_is_refused(measure, make_dataset, make_tone_judge):
     with pytest.raises(
         TypeError, match=r"unexpected argument 'devise'; expected answers, backbone, budget, cache, device"
     ):
-        measure(make_judge(), make_dataset(), devise="cpu")
+        measure(make_tone_judge(), make_dataset(), devise="cpu")
 
 
-def test_a_judge_that_scores_nothing_gets_a_report_that_says_so(make_dataset, make_judge):
+def test_a_judge_that_scores_nothing_gets_a_report_that_says_so(make_dataset, make_tone_judge):
     dataset = make_dataset()
     ids = [pair.pair_id for pair in dataset.pairs]
-    report, _ = evaluate(failing(make_judge(), failed=ids, missing=[]), dataset)
+    report, _ = evaluate(failing(make_tone_judge(), failed=ids, missing=[]), dataset)
     own = report["dimensions"]["empathy"]
     assert (own["n_items"], own["coverage"]["failed"], own["spearman"]["value"]) == (0, {"refused": 60}, None)
     assert own["verdict"]["kind"] == "no_scores"
@@ -354,8 +354,8 @@ def test_a_judge_that_scores_nothing_gets_a_report_that_says_so(make_dataset, ma
 
 
 @pytest.mark.parametrize(("cluster", "n_groups"), [("group_id", 15), ("context_speaker", 15), ("system_id", 4)])
-def test_intervals_draw_what_was_asked_for(make_dataset, make_judge, cluster, n_groups):
-    dataset, judge = make_dataset(noise=0.4), make_judge(noise=0.4)
+def test_intervals_draw_what_was_asked_for(make_dataset, make_tone_judge, cluster, n_groups):
+    dataset, judge = make_dataset(noise=0.4), make_tone_judge(noise=0.4)
     report = evaluate(judge, dataset, probes=(), cluster=cluster, resamples=50)[0]
     own = report["dimensions"]["empathy"]
     assert (own["n_groups"], report["cluster"]) == (n_groups, cluster)
@@ -375,8 +375,8 @@ def test_a_pair_that_names_no_cluster_does_not_join_the_one_that_its_id_names(ma
     assert found[rest[0].pair_id] == found[rest[1].pair_id]
 
 
-def test_bca_intervals_reach_every_statistic(make_dataset, make_judge):
-    dataset, judge = make_dataset(noise=0.4), make_judge(noise=0.4)
+def test_bca_intervals_reach_every_statistic(make_dataset, make_tone_judge):
+    dataset, judge = make_dataset(noise=0.4), make_tone_judge(noise=0.4)
     plain, bca = (
         evaluate(judge, dataset, probes=("silent",), interval=interval)[0] for interval in ("percentile", "bca")
     )

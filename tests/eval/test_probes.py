@@ -279,11 +279,11 @@ def test_judges_of_voice_and_of_words_have_their_index():
     assert 0.2 < found["both"] < 0.8
 
 
-def test_pairs_that_a_probe_leaves_out_are_counted(make_dataset, make_judge):
+def test_pairs_that_a_probe_leaves_out_are_counted(make_dataset, make_tone_judge):
     dataset = make_dataset()
     lonely = [replace(pair, group_id=pair.pair_id) if number < 8 else pair for number, pair in enumerate(dataset.pairs)]
     crowd = replace(dataset, pairs=tuple(lonely))
-    found = evaluate(make_judge(noise=0.1), crowd, split=None, probes=["response_swapped"], resamples=20)
+    found = evaluate(make_tone_judge(noise=0.1), crowd, split=None, probes=["response_swapped"], resamples=20)
     report, items = found.report, found.items
     check = report["checks"]["response_swapped"]["empathy"]
     left_out = items["response_swapped_status"] == LEFT_OUT

@@ -251,9 +251,9 @@ ANSWERED = {f"pair-{number}": told([number % 5, (number + number % 2) % 5]) for 
 """Two answers each to the pairs of a larger set."""
 
 
-def test_a_comparison_shows_what_asking_took(make_dataset, make_judge, tmp_path):
+def test_a_comparison_shows_what_asking_took(make_dataset, make_tone_judge, tmp_path):
     dataset = make_dataset(n_groups=24, noise=0.4)
-    found = compare([asked_judge(ANSWERED), comparing_judge(1.0), make_judge(0.4)], dataset, probes=(), resamples=50)
+    found = compare([asked_judge(ANSWERED), comparing_judge(1.0), make_tone_judge(0.4)], dataset, probes=(), resamples=50)
     asked, comparing, tone = prompted_rows(found.reports)
     icc = found.reports[0]["dimensions"]["empathy"]["asked"]["repeats"]["icc"]["value"]
     assert asked[5].startswith(f"{icc:.2f} [")
@@ -274,11 +274,11 @@ def test_a_comparison_shows_what_asking_took(make_dataset, make_judge, tmp_path)
     assert [report["asking"] is None for report in numbers["reports"]] == [False, False, True]
 
 
-def test_a_comparison_tells_why_questions_failed(make_dataset, make_judge, tmp_path):
+def test_a_comparison_tells_why_questions_failed(make_dataset, make_tone_judge, tmp_path):
     dataset = make_dataset(n_groups=24, noise=0.4)
     refused = told(failures={"rate limit": 3}, requests=0, cost=None)
     failing = ANSWERED | {pair.pair_id: refused for pair in dataset.pairs[-2:]}
-    found = compare([asked_judge(failing), make_judge(0.4)], dataset, probes=(), resamples=50)
+    found = compare([asked_judge(failing), make_tone_judge(0.4)], dataset, probes=(), resamples=50)
     (said,) = failed_questions(found.reports)
     assert said == ("asked: 216 questions about 72 pairs; 6 failed (3 %: 6 x rate limit); 2 pairs without a score.")
     assert said in " ".join(printed_at(300, comparison_views(found.reports, found.rankings)).split())

@@ -69,8 +69,8 @@ def test_judges_by_name_as_the_command_takes_them(dataset_folder, tmp_path, caps
     assert found._repr_html_().count("<tr>") == sum(len(report["dimensions"]) for report in found.reports)
 
 
-def test_a_notebook_shows_people_beside_the_judge(make_judge, make_dataset):
-    judge = make_judge(noise=0.4)
+def test_a_notebook_shows_people_beside_the_judge(make_tone_judge, make_dataset):
+    judge = make_tone_judge(noise=0.4)
     judge.name = HOSTILE
     found = evaluate(judge, make_dataset(noise=0.4), probes=(), resamples=50)
     shown = found._repr_html_()

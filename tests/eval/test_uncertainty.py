@@ -19,10 +19,10 @@ from .conftest import assert_near, printed_at, sure_judge
 
 
 @pytest.fixture
-def evaluation(make_dataset, make_judge):
+def evaluation(make_dataset, make_tone_judge):
     """60 items of two settings: in one the intervals are far too narrow."""
     dataset = make_dataset(noise=0.3)
-    judge = sure_judge(make_judge(noise=0.4), {"context_variant": 2.0, "tone_variant": 0.2}, (0.3, 0.6))
+    judge = sure_judge(make_tone_judge(noise=0.4), {"context_variant": 2.0, "tone_variant": 0.2}, (0.3, 0.6))
     return evaluate(judge, dataset, split="test", probes=(), resamples=60)
 
 
@@ -84,11 +84,11 @@ def test_page_terminal_and_card_say_what_the_intervals_are_worth(evaluation):
     assert f"- empathy: 90 % intervals cover {on_card} of the mean ratings there" in render_card(_DESCRIPTION, report)
 
 
-def test_verdicts_on_two_responses_are_measured_beside_one_rater(make_dataset, make_judge):
+def test_verdicts_on_two_responses_are_measured_beside_one_rater(make_dataset, make_tone_judge):
     made, contexts = make_dataset(noise=0.3), {}
     pairs = [replace(pair, context=contexts.setdefault(pair.group_id, pair.context)) for pair in made.pairs]
     dataset = replace(made, pairs=tuple(pairs))
-    judge = sure_judge(make_judge(noise=0.4), {"context_variant": 2.0, "tone_variant": 0.2}, (0.3, 0.6))
+    judge = sure_judge(make_tone_judge(noise=0.4), {"context_variant": 2.0, "tone_variant": 0.2}, (0.3, 0.6))
     bounds = (None, None, 0.9, 0.8, 0.7, 0.5)
     judge.three_way = {"empathy": ThreeWay(90, 30, 1.2, 0.4, bounds)}  # type: ignore[attr-defined]
     measured = evaluate(judge, dataset, split="test", probes=(), resamples=60)
@@ -121,8 +121,8 @@ def test_verdicts_on_two_responses_are_measured_beside_one_rater(make_dataset, m
     assert f"two responses: Brier score │ {own['brier']['value']:.2f} [" in shown
 
 
-def test_one_standard_error_for_all_items_tells_none_apart(make_dataset, make_judge):
-    judge = sure_judge(make_judge(noise=0.4), {"context_variant": 1.0, "tone_variant": 1.0}, (0.4, 0.4))
+def test_one_standard_error_for_all_items_tells_none_apart(make_dataset, make_tone_judge):
+    judge = sure_judge(make_tone_judge(noise=0.4), {"context_variant": 1.0, "tone_variant": 1.0}, (0.4, 0.4))
     measured = evaluate(judge, make_dataset(noise=0.3), split="test", probes=(), resamples=20)
     own: Any = measured.report["dimensions"]["empathy"]["uncertainty"]
     assert own["surest_half"]["spearman"]["value"] is None

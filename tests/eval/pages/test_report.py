@@ -33,8 +33,8 @@ from ..conftest import HOSTILE, AnyJudge, Page, check_of, printed_at, statistic
 
 
 @pytest.fixture
-def evaluation(make_dataset, make_judge) -> Results:
-    return evaluate(make_judge(noise=0.4), make_dataset(noise=0.4), split="test", resamples=50)
+def evaluation(make_dataset, make_tone_judge) -> Results:
+    return evaluate(make_tone_judge(noise=0.4), make_dataset(noise=0.4), split="test", resamples=50)
 
 
 def test_the_files_hold_the_report_the_items_and_the_page(evaluation, tmp_path):
@@ -119,9 +119,9 @@ def test_a_check_that_was_not_run_is_not_called_undefined():
     assert ">undefined<" in charts.rows_with_intervals("of a slice", no_scores, ("all items", 0.8))
 
 
-def test_players_hold_their_clips(make_dataset, make_judge):
+def test_players_hold_their_clips(make_dataset, make_tone_judge):
     dataset = make_dataset(noise=0.4)
-    found = evaluate(make_judge(noise=0.4), dataset, split="test", probes=(), resamples=10)
+    found = evaluate(make_tone_judge(noise=0.4), dataset, split="test", probes=(), resamples=10)
     page = Page(render_page(found.report, found.items, found.dataset))
     players = [player["src"] for player in page.all("audio")]
     assert len(players) == 20
@@ -134,8 +134,8 @@ def test_players_hold_their_clips(make_dataset, make_judge):
 
 
 @pytest.mark.parametrize("synthetic", [True, False])
-def test_synthetic_ratings_are_labelled_and_human_ones_are_not(synthetic, make_dataset, make_judge):
-    found = evaluate(make_judge(), make_dataset(synthetic=synthetic), split=None, resamples=10)
+def test_synthetic_ratings_are_labelled_and_human_ones_are_not(synthetic, make_dataset, make_tone_judge):
+    found = evaluate(make_tone_judge(), make_dataset(synthetic=synthetic), split=None, resamples=10)
     page = Page(render_page(found.report, found.items, found.dataset))
     assert ("Synthetic data." in page.text) is synthetic
     assert ("banner" in [paragraph.get("class") for paragraph in page.all("p")]) is synthetic
@@ -143,7 +143,7 @@ def test_synthetic_ratings_are_labelled_and_human_ones_are_not(synthetic, make_d
     assert ("(synthetic ratings)" in title) is synthetic
 
 
-def test_hostile_names_are_text_on_the_page(make_dataset, make_judge):
+def test_hostile_names_are_text_on_the_page(make_dataset, make_tone_judge):
     dataset = make_dataset(noise=0.4)
     pairs = tuple(
         replace(
@@ -156,7 +156,7 @@ def test_hostile_names_are_text_on_the_page(make_dataset, make_judge):
         pair_id=dataset.ratings["pair_id"].replace(names), rater_id=HOSTILE + dataset.ratings["rater_id"]
     )
     card = replace(dataset.card, name=HOSTILE, source=HOSTILE, licence=HOSTILE)
-    judge = make_judge(noise=0.4)
+    judge = make_tone_judge(noise=0.4)
     judge.name = HOSTILE
     judge.record = {HOSTILE: HOSTILE}
     hostile = replace(dataset, card=card, pairs=pairs, ratings=ratings)
@@ -167,10 +167,10 @@ def test_hostile_names_are_text_on_the_page(make_dataset, make_judge):
     assert page.text.count(HOSTILE) >= 20
 
 
-def test_undefined_numbers_show_their_reason(make_dataset, make_judge):
+def test_undefined_numbers_show_their_reason(make_dataset, make_tone_judge):
     def with_contexts_alone(pairs: Sequence[Pair]) -> pd.DataFrame:
         if all(pair.context for pair in pairs):
-            return make_judge().score(pairs)
+            return make_tone_judge().score(pairs)
         nothing = np.full((len(pairs), 1), np.nan)
         return score_table(pairs, ("empathy",), nothing, statuses=["needs a context"] * len(pairs))
 
@@ -225,8 +225,8 @@ def test_scores_that_must_stay_are_held_against_their_tolerance(p95, mark, tone)
     assert f"move by no more than {p95 / 0.8:.0%} of their".replace("%", " %") in view.text
 
 
-def test_the_terminal_table_is_short_and_plain(make_dataset, make_judge):
-    judge = make_judge(noise=0.4, dimensions=("empathy", "warmth"))
+def test_the_terminal_table_is_short_and_plain(make_dataset, make_tone_judge):
+    judge = make_tone_judge(noise=0.4, dimensions=("empathy", "warmth"))
     judge.name = "[bold]judge[/bold]"
     found = evaluate(judge, make_dataset(noise=0.4, dimensions=("empathy", "warmth")), split="test", resamples=50)
     lines = printed_at(90, [next(evaluation_views(found.report))]).splitlines()
@@ -237,12 +237,12 @@ def test_the_terminal_table_is_short_and_plain(make_dataset, make_judge):
     assert f"{own['value']:.2f} [{own['low']:.2f}, {own['high']:.2f}]" in row
 
 
-def test_the_terminal_says_the_verdict_whether_it_listens_and_which_checks_were_not_possible(make_dataset, make_judge):
+def test_the_terminal_says_the_verdict_whether_it_listens_and_which_checks_were_not_possible(make_dataset, make_tone_judge):
     alone = make_dataset(noise=0.4)
     alone = replace(
         alone, pairs=tuple(replace(pair, context=(), situation=None, context_text=None) for pair in alone.pairs)
     )
-    found = evaluate(make_judge(noise=0.4), alone, split="test", resamples=50, probes=("response_only", "silent"))
+    found = evaluate(make_tone_judge(noise=0.4), alone, split="test", resamples=50, probes=("response_only", "silent"))
     said = [view for view in evaluation_views(found.report) if isinstance(view, str)]
     assert "Not possible, as no pair has a context: response only." in said
     (verdict,) = (line for line in said if line.startswith(found.report["dimensions"]["empathy"]["verdict"]["text"]))
@@ -253,8 +253,8 @@ def test_the_terminal_says_the_verdict_whether_it_listens_and_which_checks_were_
 
 
 @pytest.fixture
-def comparison(make_dataset, make_judge) -> Comparison:
-    judges: list[Any] = [make_judge(noise) for noise in (3.0, 0.1, 0.1)]
+def comparison(make_dataset, make_tone_judge) -> Comparison:
+    judges: list[Any] = [make_tone_judge(noise) for noise in (3.0, 0.1, 0.1)]
     for judge, name in zip(judges, (HOSTILE, "first", "second"), strict=True):
         judge.name = name
     return compare(
@@ -294,11 +294,11 @@ def test_the_page_boxes_clusters_and_compares_every_two(comparison):
     assert "\N{MINUS SIGN}" not in table.split(HOSTILE)[1]  # after a clear difference: value and interval above 0
 
 
-def test_a_ceiling_of_some_items_only_says_whose_they_are(comparison, make_dataset, make_judge):
+def test_a_ceiling_of_some_items_only_says_whose_they_are(comparison, make_dataset, make_tone_judge):
     """Judges that scored the same items share a ceiling; elsewhere terminal and page show that of the best judge."""
     shown = printed_at(120, comparison_views(comparison.reports, comparison.rankings))
     assert re.search(r"^\s*noise ceiling +0\.\d", shown, re.MULTILINE)
-    dataset, partial, whole = make_dataset(noise=2.5), make_judge(1.5), make_judge(0.1)
+    dataset, partial, whole = make_dataset(noise=2.5), make_tone_judge(1.5), make_tone_judge(0.1)
     partial.name, score = "partial", partial.score
     partial.score = lambda pairs: score(pairs[: len(pairs) // 2])
     found = compare([partial, whole], dataset, split=None, probes=(), resamples=50)

@@ -86,13 +86,13 @@ def check_page(page: Path, folder: Path) -> list[float]:
     return found[0]["players"]
 
 
-def test_a_report_in_a_browser(make_dataset, make_judge, tmp_path):
+def test_a_report_in_a_browser(make_dataset, make_tone_judge, tmp_path):
     dataset = make_dataset(noise=0.4, dimensions=("empathy", "warmth"))
     pairs = tuple(
         replace(pair, system_id=f"{pair.system_id}-{'y' * 60}", situation=f"{pair.situation} {'z' * 200}")
         for pair in dataset.pairs
     )
-    judge = make_judge(noise=0.4, dimensions=("empathy", "warmth"))
+    judge = make_tone_judge(noise=0.4, dimensions=("empathy", "warmth"))
     judge.name = LONG
     found = evaluate(judge, replace(dataset, pairs=pairs), split="test", probes=PROBES, resamples=20, command="w" * 300)
     found.save(tmp_path / "report")
@@ -108,8 +108,8 @@ def test_a_report_in_a_browser(make_dataset, make_judge, tmp_path):
     assert -1 in measured(page, "light", tmp_path)[0][0]["players"]  # the test sees a player that does not load
 
 
-def test_a_comparison_in_a_browser(make_dataset, make_judge, tmp_path):
-    judges = [make_judge(noise=noise) for noise in (0.1, 0.12, 1.0, 3.0)]
+def test_a_comparison_in_a_browser(make_dataset, make_tone_judge, tmp_path):
+    judges = [make_tone_judge(noise=noise) for noise in (0.1, 0.12, 1.0, 3.0)]
     for number, judge in enumerate(judges):
         judge.name = f"{number}-{LONG}"
     compare(judges, make_dataset(noise=0.4), split=None, resamples=50).save(tmp_path / "comparison")

@@ -16,11 +16,11 @@ from empathy_judge.eval.pages.report import markdown_comparison, markdown_report
 
 
 @pytest.fixture
-def evaluation(make_dataset, make_judge) -> Results:
+def evaluation(make_dataset, make_tone_judge) -> Results:
     dimensions = ("empathy", "warmth")
     data = make_dataset(noise=0.4, dimensions=dimensions)
     probes = ("response_only", "gain", "low_pass", "flat_prosody")
-    return evaluate(make_judge(0.4, dimensions), data, split="test", probes=probes, resamples=50)
+    return evaluate(make_tone_judge(0.4, dimensions), data, split="test", probes=probes, resamples=50)
 
 
 def statistics(tree: Any) -> Iterator[Any]:
@@ -84,8 +84,8 @@ def test_the_markdown_holds_agreement_verdict_and_listening(evaluation):
     assert f"| {rendering.ranged(check['drop'])} |" in text
 
 
-def test_names_do_not_break_a_markdown_table(make_dataset, make_judge):
-    judge, hostile = make_judge(0.4), "a|b\n| --- |\n<img src=x> [x](http://x) `y`"
+def test_names_do_not_break_a_markdown_table(make_dataset, make_tone_judge):
+    judge, hostile = make_tone_judge(0.4), "a|b\n| --- |\n<img src=x> [x](http://x) `y`"
     judge.name = hostile
     data = make_dataset(noise=0.4)
     data = replace(data, card=replace(data.card, name=hostile))
@@ -99,8 +99,8 @@ def test_names_do_not_break_a_markdown_table(make_dataset, make_judge):
     assert "<img" not in text.replace("\\<", "")
 
 
-def test_judges_are_listed_by_cluster(make_dataset, make_judge):
-    good, other, constant = make_judge(0.1), make_judge(3.0), ConstantJudge({"empathy": 3.0})
+def test_judges_are_listed_by_cluster(make_dataset, make_tone_judge):
+    good, other, constant = make_tone_judge(0.1), make_tone_judge(3.0), ConstantJudge({"empathy": 3.0})
     good.name, other.name = "good", "noisy"
     found = compare([constant, other, good], make_dataset(noise=0.4), split=None, probes=(), resamples=200)
     text = markdown_comparison(found.reports, found.rankings)

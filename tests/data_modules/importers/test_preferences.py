@@ -14,7 +14,7 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.schema import PairDataset
 
-from ..conftest import output_of
+from ...conftest import output_of
 
 Row = dict[str, Any]
 ROWS = [("q0.wav", "a.wav", "b.wav"), ("q0.wav", "b.wav", "c.wav"), ("q1.wav", "d.wav", "e.wav")]

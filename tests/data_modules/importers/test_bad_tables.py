@@ -9,7 +9,7 @@ import pytest
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.ratings import Dimension, parse_dimension
 
-from .builders import EMPATHY
+from ..builders import EMPATHY
 
 HUGE = 10**400
 

@@ -16,7 +16,7 @@ from empathy_judge.data_modules import importers
 from empathy_judge.data_modules.errors import UserError, shown
 from empathy_judge.data_modules.ratings import Dimension
 
-from .builders import EMPATHY, Source, reasons, scores
+from ..builders import EMPATHY, Source, reasons, scores
 
 WARMTH = Dimension("warmth", 0, 100)
 

@@ -23,7 +23,7 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.staging import STAGE_NOTES
 from filelock import FileLock
 
-from .builders import Source
+from ..builders import Source
 
 GROUPS, PER_GROUP = 12, 5
 PAIRS, CLIPS = GROUPS * PER_GROUP, GROUPS * (PER_GROUP + 1)

@@ -10,7 +10,7 @@ import pytest
 from empathy_judge.data_modules.importers.corpora import speechjudge
 from empathy_judge.data_modules.schema import PairDataset
 
-from .builders import Download, preferences
+from ...builders import Download, preferences
 
 _AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from empathy_judge.data_modules.importers.corpora import empathy_eval
 
-from .builders import Download, contents, hertz, wav, write_files
+from ...builders import Download, contents, hertz, wav, write_files
 
 CONTEXT_SET, TONE_SET = "empatheticDialogue_t_multi-context", "empatheticDialogue_n_multi-emotion"
 ONE, TWO = "hit:1_conv:2", "hit:10062_conv:20125"

@@ -14,7 +14,7 @@ from empathy_judge.data_modules.importers import label_studio
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
 
-from .builders import Given, parsed, reasons, scores
+from ..builders import Given, parsed, reasons, scores
 
 MAPPING = [
     "--response", "answer", "--context", "question", "--dimension", "empathy=1:5:1", "--rating", "empathy=stars",

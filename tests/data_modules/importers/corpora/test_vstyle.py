@@ -9,7 +9,7 @@ from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.importers.corpora import vstyle
 from empathy_judge.data_modules.ratings import Dimension
 
-from .builders import Download, by_id, reasons, scores
+from ...builders import Download, by_id, reasons, scores
 
 
 class VStyle(Download):

@@ -11,7 +11,7 @@ import pytest
 from empathy_judge.data_modules.importers.corpora import sdiareward
 from empathy_judge.data_modules.schema import PairDataset
 
-from .builders import Download, preferences
+from ...builders import Download, preferences
 
 
 def turn(role: str, text: str | None, *clips: Any) -> dict[str, Any]:

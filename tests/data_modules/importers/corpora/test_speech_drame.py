@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from empathy_judge.data_modules.importers.corpora import speech_drame
 
-from .builders import Download, by_id, reasons, scores
+from ...builders import Download, by_id, reasons, scores
 
 PREFIX = "speech_drame/finetuning/data"  # in the publishers' paths, not in their repository
 

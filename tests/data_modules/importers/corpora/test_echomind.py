@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from empathy_judge.data_modules.importers.corpora import echomind
 
-from .builders import Download, by_id, hertz, reasons, wav, write_files
+from ...builders import Download, by_id, hertz, reasons, wav, write_files
 
 CUES = ("sad-toned expressive voice", "male", "sound of dog(s) barking")
 PITCH = {"target": 100, "neutral": 200, "alternative": 300}

@@ -16,7 +16,7 @@ from empathy_judge.data_modules.importers import hugging_face
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
 
-from .builders import by_id, parsed
+from ..builders import by_id, parsed
 
 pytestmark = pytest.mark.usefixtures("hub_cache")
 

@@ -17,7 +17,7 @@ from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.importers import hugging_face, table
 from empathy_judge.data_modules.importers.assemble import assemble
 
-from .builders import parsed
+from ..builders import parsed
 
 SCORES = [("p", "anna", 1), ("q", "anna", 4), ("p", "ben", 2), ("q", "ben", 5), ("p", "cem", 3)]
 CONSTANT = ("response_audio", "context_audio", "group_id", "system_id", "response_speaker", "situation", "tag:cue")

@@ -11,7 +11,7 @@ import pytest
 from empathy_judge.data_modules.importers.corpora import trace
 from empathy_judge.data_modules.schema import PairDataset
 
-from .builders import Download, preferences
+from ...builders import Download, preferences
 
 HERTZ = {"moshi": 200, "diva": 300, "gpt": 400}
 

@@ -14,10 +14,10 @@ import pytest
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
 
-from .conftest import loaded, output_of
+from ..conftest import loaded, output_of
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "real_speech.py"
-CONFIG = Path(__file__).parents[1] / "configs" / "mushra.yaml"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "real_speech.py"
+CONFIG = Path(__file__).parents[2] / "configs" / "mushra.yaml"
 REAL = os.environ.get("EMPATHY_JUDGE_REAL_DATA")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(REAL is None, reason="EMPATHY_JUDGE_REAL_DATA is not set")]
 

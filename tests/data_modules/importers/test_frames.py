@@ -18,8 +18,8 @@ from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.importers.frames import dataset_from_frames, dataset_to_hugging_face
 from empathy_judge.data_modules.ratings import Dimension
 
-from ..decoders import Cell, Decoder
-from .builders import parsed
+from ...decoders import Cell, Decoder
+from ..builders import parsed
 
 SCALE = ["empathy=1:5:1"]
 

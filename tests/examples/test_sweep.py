@@ -12,7 +12,7 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.models.weight_files import read_checkpoint
 
 from ..conftest import loaded
-from .conftest import BEST_FILE
+from ..train.conftest import BEST_FILE
 
 optuna = pytest.importorskip("optuna")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sweep.py"

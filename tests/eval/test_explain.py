@@ -20,8 +20,8 @@ from empathy_judge.eval.explain import explain, noise_floor
 from empathy_judge.eval.judges import trained as trained_module
 from empathy_judge.scorer import Scorer
 
-from .conftest import failed, output_of
-from .eval.conftest import Page
+from ..conftest import failed, output_of
+from .conftest import Page
 
 RATE = 16_000
 
