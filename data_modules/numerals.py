@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 import re
 from decimal import Decimal
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 PLAIN = re.compile(r"[+-]?((0|[1-9][0-9]*)|([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)")
 _WHOLE = re.compile(r"\s*[+-]?(0|[1-9][0-9]{0,17})\s*")
+EXACT = 2**53
+"""Up to here float64 holds every whole number; beyond, neighbours would become one."""
 
 
 def parse_number(text: str) -> float:
@@ -52,19 +54,28 @@ def to_number(value: Any) -> Any:
     Text that spells a number counts, numbers of NumPy and pandas, and `Decimal`.
     """
     if isinstance(value, str):
-        return float(value) if _NUMBER.fullmatch(value) else value
+        if not _NUMBER.fullmatch(value):
+            return value
+        number = float(value)
+        return int(value) if EXACT < abs(number) < math.inf and value.strip().lstrip("+-").isdigit() else number
     if isinstance(value, Decimal):
-        return math.nan if value.is_nan() else float(value)
+        if value.is_nan():
+            return math.nan
+        return int(value) if EXACT < abs(value) < 10**60 and value == value.to_integral_value() else float(value)
     if hasattr(value, "dtype") and getattr(value, "ndim", None) == 0:  # NumPy, which takes 0.1 s to load
         return value.item()
     return value
 
 
 def as_float(value: object) -> float:
-    """A number as float64; NaN for what is none, text included, and for what is too large."""
+    """A number as float64; NaN for what is none, text included, for what is too large, and for a whole number that
+    float64 does not hold."""
     if isinstance(value, Decimal):
         value = to_number(value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
     try:
-        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+        number = float(value)
     except OverflowError:
         return math.nan
+    return number if number == value or not isinstance(value, Integral) else math.nan

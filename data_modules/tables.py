@@ -23,14 +23,13 @@ from .embedded_tables import EmbeddingTable, parquet_tables
 from .errors import DataError, Locate, UserError, bad_value, counted, names_shown, place, shown, system_errors
 from .folders import path_version
 from .json_text import unique_object
-from .numerals import as_float, to_number
+from .numerals import EXACT, as_float, to_number
 from .ratings import A_NAME, LARGEST, Dimension, is_name, is_text
 from .storage import parquet_errors
 
 LONGEST_CELL = 1 << 24
 """Characters of a CSV cell; the module csv takes 131,072 unless it is told otherwise."""
 csv.field_size_limit(LONGEST_CELL)
-_EXACT = 2**53  # beyond, a float may stand for several whole numbers
 Value = TypeVar("Value")
 
 
@@ -111,6 +110,8 @@ class TableRow:
             return math.nan
         number = as_float(value)
         if not abs(number) <= LARGEST:
+            if isinstance(value, int) and abs(value) > EXACT:
+                raise self.error(field, "a number that float64 holds, such as whole ones up to 2**53")
             raise self.error(field, f"a finite number, at most {LARGEST:g}, or nothing where it is missing")
         return number
 
@@ -347,7 +348,7 @@ def plain_text(value: Any) -> Any:
     """
     if not isinstance(value, str):
         value = to_number(value)
-    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
+    if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT:
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value) if value.bit_length() < 64 else value

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from ..data_modules.errors import DataError, UserError, shown
-from ..data_modules.ratings import RatingTable
+from ..data_modules.ratings import LARGEST, RatingTable
 from ..data_modules.schema import PairDataset
 from ..data_modules.steps import same_scores
 from ..data_modules.tables import full_mapping, read_table
@@ -101,6 +101,16 @@ class Frame:
 
     rows: pd.DataFrame
     source: str  # where they come from, for messages
+
+    def __post_init__(self) -> None:
+        """Refuse scores so close to each other that their squares would be lost below the least float64."""
+        of_each = self.rows.groupby(["dimension", "rater_id"], sort=False)["score"]
+        spread = of_each.max() - of_each.min()
+        for dimension, annotator in spread.index[(spread > 0) & (spread < 1 / LARGEST)]:
+            raise DataError(
+                f"{self.source}: all scores of {annotator} on {dimension} lie within {1 / LARGEST:g}; "
+                "expected another unit, such as their logarithm"
+            )
 
     @classmethod
     def of_dataset(cls, dataset: PairDataset, scores: Mapping[str, pd.DataFrame], clusters: Mapping[str, str]) -> Frame:

@@ -55,6 +55,8 @@ def krippendorff_alpha(table: RatingTable, distance: Distance, resamples: Resamp
             within, between = sizes**2 - equal, n**2 - frequencies @ frequencies
         else:
             positions = values - values.mean()
+            # Alpha does not depend on the unit. A power of two changes no digit, and no square becomes 0 or infinite
+            positions = np.ldexp(positions, -int(np.frexp(np.abs(positions).max())[1]))
             if distance == "ordinal":
                 positions = np.cumsum(frequencies) - frequencies / 2 - n / 2  # mean ranks among all ratings
             # Over the ordered pairs of m numbers they sum to 2 (m times their squares - their squared sum)

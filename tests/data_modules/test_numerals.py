@@ -106,3 +106,10 @@ def test_other_texts_are_refused_in_every_table(tmp_path, text):
     for read in (lambda path: read_frame(path, {}), ScoresFile):
         with pytest.raises(DataError, match=r"t\.csv, row 1 \(line 2\), column 'score': value .*; expected a finite"):
             read(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("spelled", [str, int, Decimal, np.uint64], ids=lambda kind: kind.__name__)
+def test_a_whole_number_that_float64_does_not_hold_is_none(spelled):
+    """2**60 + 1 and 2**60 + 2 were one number, and the ratings constant."""
+    assert as_float(to_number(spelled(2**60))) == 2.0**60
+    assert math.isnan(as_float(to_number(spelled(2**60 + 1))))

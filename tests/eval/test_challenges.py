@@ -237,7 +237,9 @@ def distinct(dataset: PairDataset) -> PairDataset:
 
 def test_aeq_bench_of_known_judges(make_dataset, make_tone_judge):
     dataset = distinct(make_dataset(raters=3))
-    found = challenge("aeq-bench", make_tone_judge(), dataset, split=None, resamples=50, seed=0)["dimensions"]["empathy"]
+    found = challenge("aeq-bench", make_tone_judge(), dataset, split=None, resamples=50, seed=0)["dimensions"][
+        "empathy"
+    ]
     assert set(found) == {"all", "context_variant", "tone_variant"}
     assert found["all"]["score"]["value"] == 1.0
     assert found["all"]["score"]["n"] == found["context_variant"]["score"]["n"] + found["tone_variant"]["score"]["n"]

@@ -146,7 +146,9 @@ def test_listening_checks_measure_the_fall_on_the_changed_pairs(make_dataset, ma
 def test_unscored_and_unrated_pairs_are_counted_and_never_filled_in(make_dataset, make_tone_judge):
     dataset, unrated = make_dataset(noise=0.5), "pair-20"
     dataset = replace(dataset, ratings=dataset.ratings.query("pair_id != @unrated"))
-    judge = failing(make_tone_judge(noise=0.5), failed=["pair-21", "pair-22"], missing=["pair-23", "pair-24", "pair-25"])
+    judge = failing(
+        make_tone_judge(noise=0.5), failed=["pair-21", "pair-22"], missing=["pair-23", "pair-24", "pair-25"]
+    )
     report, items = evaluate(judge, dataset, resamples=50)
     own = report["dimensions"]["empathy"]
     assert own["coverage"] == {

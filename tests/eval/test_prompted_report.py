@@ -253,7 +253,9 @@ ANSWERED = {f"pair-{number}": told([number % 5, (number + number % 2) % 5]) for 
 
 def test_a_comparison_shows_what_asking_took(make_dataset, make_tone_judge, tmp_path):
     dataset = make_dataset(n_groups=24, noise=0.4)
-    found = compare([asked_judge(ANSWERED), comparing_judge(1.0), make_tone_judge(0.4)], dataset, probes=(), resamples=50)
+    found = compare(
+        [asked_judge(ANSWERED), comparing_judge(1.0), make_tone_judge(0.4)], dataset, probes=(), resamples=50
+    )
     asked, comparing, tone = prompted_rows(found.reports)
     icc = found.reports[0]["dimensions"]["empathy"]["asked"]["repeats"]["icc"]["value"]
     assert asked[5].startswith(f"{icc:.2f} [")

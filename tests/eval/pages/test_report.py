@@ -237,7 +237,9 @@ def test_the_terminal_table_is_short_and_plain(make_dataset, make_tone_judge):
     assert f"{own['value']:.2f} [{own['low']:.2f}, {own['high']:.2f}]" in row
 
 
-def test_the_terminal_says_the_verdict_whether_it_listens_and_which_checks_were_not_possible(make_dataset, make_tone_judge):
+def test_the_terminal_says_the_verdict_whether_it_listens_and_which_checks_were_not_possible(
+    make_dataset, make_tone_judge
+):
     alone = make_dataset(noise=0.4)
     alone = replace(
         alone, pairs=tuple(replace(pair, context=(), situation=None, context_text=None) for pair in alone.pairs)

@@ -67,3 +67,10 @@ def test_undefined_with_a_reason(distance):
     assert (constant.value, constant.reason) == (None, "the ratings are constant")
     alone = krippendorff_alpha(table_of(np.array([[1.0, 2.0, NAN], [NAN, NAN, 3.0]])), distance, resamples)
     assert alone.reason == "no item with at least two raters"
+
+
+@pytest.mark.parametrize("unit", [2.0**-1000, 2.0**160])
+def test_does_not_depend_on_the_unit(unit):
+    """The squares of scores of 1e-300 are 0."""
+    for distance in DISTANCES:
+        assert alpha(made() * unit, distance) == alpha(made(), distance)
