@@ -50,12 +50,11 @@ def open_lock(path: Path) -> IO[str]:
         OSError: If it cannot be written.
     """
     for _ in range(_TRIES):
-        try:
+        with suppress(FileNotFoundError):  # another process has deleted the folder, which was empty
             path.parent.mkdir(parents=True, exist_ok=True)
             return open(path, "a+")
-        except FileNotFoundError as error:  # another process has deleted the folder, which was empty
-            missing = error
-    raise missing  # it is not another process: nothing can be made there, as below /proc
+    path.parent.mkdir(parents=True, exist_ok=True)  # no other process: nothing can be made there, as below /proc
+    return open(path, "a+")
 
 
 def is_file_of(file: IO[str], path: Path) -> bool:
