@@ -51,9 +51,8 @@ def check_unchanged(dataset: PairDataset) -> None:
     changed = set[str]()  # what stands for clips that were different: by a link, whose end a path is
     for pair in dataset.pairs:
         for clip, sha256 in zip(pair.clips, dataset.fingerprints.get(pair.pair_id, ()), strict=False):
-            if isinstance(clip, Path):
-                if expected.setdefault(str(clip), sha256) != sha256:
-                    changed.add(str(clip).removeprefix(folder))
+            if isinstance(clip, Path) and expected.setdefault(str(clip), sha256) != sha256:
+                changed.add(str(clip).removeprefix(folder))
     if not expected:
         return
     states, known = _states(expected), dict[str, State]()
@@ -76,8 +75,9 @@ def check_unchanged(dataset: PairDataset) -> None:
     if changed:
         more = f" and {len(changed) - _SHOWN:,} more" if len(changed) > _SHOWN else ""
         clips = counted(len(changed), "clip is not what was imported", "clips are not what was imported")
+        names = names_shown(sorted(changed)[:_SHOWN])
         raise DataError(
-            f"{dataset.root}: {clips}: {names_shown(sorted(changed)[:_SHOWN])}{more}; `empathy-judge inspect` lists them; "
+            f"{dataset.root}: {clips}: {names}{more}; `empathy-judge inspect` lists them; "
             "expected the files of the import: put them back, or import the data anew"
         )
 
