@@ -16,6 +16,7 @@ from .parallel import say
 _HELD = (errno.EAGAIN, errno.EACCES)
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """Errors of a file system that knows no locks, such as Lustre mounted without them."""
+_TRIES = 100
 
 
 def try_lock(file: IO[str], shared: bool = False) -> bool | None:
@@ -48,12 +49,12 @@ def open_lock(path: Path) -> IO[str]:
     Raises:
         OSError: If it cannot be written.
     """
-    while True:
-        try:
+    for _ in range(_TRIES):
+        with suppress(FileNotFoundError):  # another process has deleted the folder, which was empty
             path.parent.mkdir(parents=True, exist_ok=True)
             return open(path, "a+")
-        except FileNotFoundError:  # another process has deleted the folder, which was empty
-            continue
+    path.parent.mkdir(parents=True, exist_ok=True)  # no other process: nothing can be made there, as below /proc
+    return open(path, "a+")
 
 
 def is_file_of(file: IO[str], path: Path) -> bool:

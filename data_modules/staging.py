@@ -54,10 +54,11 @@ def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = No
             yield stage
             lock.release()
             shutil.rmtree(notes)
-            if out.exists():
+            check_new(out, overwrite)  # again: another command may have written there meanwhile
+            if (out / CARD_FILE).exists():
                 shutil.rmtree(replaced, ignore_errors=True)
                 out.rename(replaced)
-            stage.rename(out)
+            stage.rename(out)  # fails where there is more than an empty folder
         except BaseException as error:
             lock.release()
             if key is None or isinstance(error, Exception):

@@ -48,35 +48,36 @@ def check_unchanged(dataset: PairDataset) -> None:
     """
     folder = f"{Path(dataset.root).resolve()}{os.sep}" if isinstance(dataset.root, Path) else ""
     expected: dict[str, str] = {}  # a file and its hash
+    changed = set[str]()  # what stands for clips that were different: by a link, whose end a path is
     for pair in dataset.pairs:
         for clip, sha256 in zip(pair.clips, dataset.fingerprints.get(pair.pair_id, ()), strict=False):
-            if isinstance(clip, Path):
-                expected[str(clip)] = sha256
+            if isinstance(clip, Path) and expected.setdefault(str(clip), sha256) != sha256:
+                changed.add(str(clip).removeprefix(folder))
     if not expected:
         return
     states, known = _states(expected), dict[str, State]()
     for stored in all_kept(dataset, CHECKED_FILE, _Checked):
         known |= stored.files
     unknown = [path for path, state in states.items() if known.get(path.removeprefix(folder)) != state]
-    if not unknown:
+    if not unknown and not changed:
         return
     latest = time.time_ns() - _SETTLED_NS
-    changed = []
     found = map_threads(_hash, unknown, "Comparing audio with what was imported", len(unknown))
     for path, sha256 in zip(unknown, found, strict=True):
         known.pop(path.removeprefix(folder), None)
         if sha256 is None:
             continue
         if sha256 != expected[path]:
-            changed.append(path.removeprefix(folder))
+            changed.add(path.removeprefix(folder))
         elif max(states[path][2:]) < latest:
             known[path.removeprefix(folder)] = states[path]
     keep(dataset, CHECKED_FILE, _Checked(content_hash=dataset.card.content_hash, files=known))
     if changed:
         more = f" and {len(changed) - _SHOWN:,} more" if len(changed) > _SHOWN else ""
         clips = counted(len(changed), "clip is not what was imported", "clips are not what was imported")
+        names = names_shown(sorted(changed)[:_SHOWN])
         raise DataError(
-            f"{dataset.root}: {clips}: {names_shown(changed[:_SHOWN])}{more}; `empathy-judge inspect` lists them; "
+            f"{dataset.root}: {clips}: {names}{more}; `empathy-judge inspect` lists them; "
             "expected the files of the import: put them back, or import the data anew"
         )
 

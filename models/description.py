@@ -48,7 +48,7 @@ class Provenance:
     preferences_met: dict[str, float | None] = field(default_factory=dict)
     losses: dict[str, float] = field(default_factory=dict)  # weight of each loss that was minimised
     # of ratings, preferences and counterfactual pairs among the training items
-    shares: dict[str, float] = field(default_factory=dict)
+    shares: dict[str, Annotated[float, Field(ge=0, le=1)]] = field(default_factory=dict)
     # whether it was trained on the validation splits, too, after they had chosen; `validation` is then what judges that
     # were not trained on a pair say of it
     refit: bool = False

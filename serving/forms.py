@@ -186,8 +186,12 @@ async def receive(
         Problem: If it is too large, too slow, or not what is expected.
         ClientGone: If the client hung up.
     """
-    body = await _body_of(request, settings, count)
     names = [*_FILES, *(name for name in form.model_fields if name not in _FILES)]
+    if (misplaced := next((name for name in names if name in request.query_params), None)) is not None:
+        raise Problem(
+            "invalid", f"{misplaced}: stands in the address, where it is not read; expected a part of the form"
+        )
+    body = await _body_of(request, settings, count)
     parts: dict[str, list[bytes]] = {}
     text_bytes = 0
     for name, content in parts_of(body, boundary_of(request.headers["content-type"]), _MAX_PARTS):

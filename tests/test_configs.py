@@ -330,6 +330,20 @@ def test_help_spells_what_is_no_key_of_a_recipe_as_other_commands_do(parser):
     assert not re.search("--(dry_run|clip_seconds|gpu_gib)", shown)
 
 
+@pytest.mark.parametrize("precision", ["16-true", "bf16-true", "64", "64-true", "transformer-engine"])
+def test_a_precision_with_which_a_run_would_fail_is_refused_first(precision, parser):
+    words = ["--config", "nano", "--data.path", "d", "--trainer.precision"]
+    with pytest.raises(UserError, match=rf"trainer\.precision {precision}; expected 32-true, bf16-mixed or 16-mixed;"):
+        parser.parse([*words, precision])
+    assert [parser.parse([*words, good]).trainer.precision for good in ("32", "16-mixed")] == [32, "16-mixed"]
+
+
+def test_no_patience_is_refused(parser):
+    """It ended a run before its first step, which then said that it had no best checkpoint."""
+    with pytest.raises(UserError, match=r"patience 0; expected 1 to 1000000000"):
+        parser.parse(["--config", "nano", "--data.path", "d", "--patience", "0"])
+
+
 def test_a_dry_run_is_about_another_machine(parser):
     words = ["--config", "nano", "--data.path", "d", "--trainer.devices=1000"]
     assert parser.parse([*words, "--dry-run"]).trainer.devices == "1000"

@@ -38,7 +38,7 @@ class _Range(NamedTuple):
 _SHARE, _LOSS = _Range(0, 1), _Range(0, 10**6)
 RANGES: Mapping[str, _Range] = {
     "seed": _Range(0, 2**32 - 1),  # of NumPy
-    "patience": _Range(0, 10**9),
+    "patience": _Range(1, 10**9),
     "checkpoint_steps": _Range(0, 10**9),
     "folds": _Range(0, 10**6),
     "clip_seconds": _Range(0.1, 3_600),
@@ -75,6 +75,8 @@ RANGES: Mapping[str, _Range] = {
     "trainer.log_every_n_steps": _Range(0, 10**9),
 }
 """Beyond, torch or Lightning would fail later, exhaust the machine, or hang."""
+_PRECISIONS = (None, 32, "32", "32-true", 16, "16", "16-mixed", "bf16", "bf16-mixed")
+"""Others change the dtype of all weights and inputs, which Lightning cannot do to ours."""
 
 
 def out_of_range(name: str, value: object) -> str | None:
@@ -121,6 +123,9 @@ def _check_trainer(found: Namespace, where: str) -> None:
     interval = found.get("trainer.val_check_interval")
     if not isinstance(interval, int | float | None):  # a time, with which Lightning's early stopping fails
         raise UserError(f"{where}trainer.val_check_interval {interval}; expected batches, or a share of an epoch")
+    if (precision := found.get("trainer.precision")) not in _PRECISIONS:
+        expected = "32-true, bf16-mixed or 16-mixed; the dtype of frozen weights is judge.dtype"
+        raise UserError(f"{where}trainer.precision {precision}; expected {expected}")
     devices: Any = found.get("trainer.devices")
     if devices is None or not str(devices).removeprefix("-").isdecimal():  # "auto", "0,1" and [0, 1]
         return

@@ -20,7 +20,7 @@ from .lora import train_lora
 from .probe import train_probe
 from .recipe import Config, RecipeParser
 from .shared import is_first, run_folder
-from .strategies import check_accelerator
+from .strategies import check_accelerator, refused_by_lightning
 
 if TYPE_CHECKING:
     from ..scorer import Scorer
@@ -104,7 +104,7 @@ def train(
         return None
     check_accelerator(recipe)
     folder = run_folder(recipe)
-    with stopped_by_signals(), ExitStack() as until_the_end:
+    with stopped_by_signals(), refused_by_lightning(ValueError), ExitStack() as until_the_end:
         if is_first():
             until_the_end.enter_context(alone_in(folder))
         if recipe.method == "auto" or recipe.folds or (recipe.refit and recipe.method == "lora"):

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import lightning as L
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, LearningRateMonitor, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.profilers import PyTorchProfiler
@@ -23,7 +22,7 @@ from rich.console import Console
 
 from ..data_modules.audio import AudioSource
 from ..data_modules.datamodule import PairDataModule
-from ..data_modules.errors import UserError, counted, raised_in
+from ..data_modules.errors import UserError, counted
 from ..data_modules.folders import CARD_FILE
 from ..data_modules.parallel import say
 from ..data_modules.prosody import ClipFacts, clip_facts
@@ -58,7 +57,7 @@ from .features import Features, all_gather_object, barrier, rank_and_world_size,
 from .module import MONITOR, CompileLayers, FillCache, JudgeModule
 from .objective import Objective, RaterEmbedding
 from .settings import Recipe
-from .strategies import ShardedStrategy, started_by
+from .strategies import ShardedStrategy, refused_by_lightning, started_by
 from .throughput import ProgressLines, Throughput
 
 # ---------------------------------------------------------------- the folder of a run, and where it begins
@@ -226,7 +225,7 @@ def build_trainer(
         from .validation_pictures import ValidationPictures  # draws with matplotlib
 
         pictures = [LearningRateMonitor("step"), ValidationPictures(recipe.log_audio)]
-    try:
+    with refused_by_lightning(TypeError, ValueError):  # as it raises for wrong options, such as too many devices
         trainer = L.Trainer(
             **arguments,
             logger=loggers if logger in (None, True) else logger,
@@ -249,10 +248,6 @@ def build_trainer(
             num_sanity_val_steps=0,
             plugins=[AtomicCheckpoints(), *started_by()],
         )
-    except (MisconfigurationException, TypeError, ValueError) as error:
-        if not raised_in(error, "lightning"):  # it raises them for wrong options, such as too many devices
-            raise
-        raise UserError(f"trainer: {str(error).strip().splitlines()[0]}") from None
     trainer._signal_connector.register_signal_handlers = no_handlers
     if one_process and trainer.world_size > 1:
         raise UserError(

@@ -12,6 +12,7 @@ import torch
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.precision import DeepSpeedPrecision
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
@@ -23,7 +24,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.export import register_dataclass
 from torch.optim import Optimizer
 
-from ..data_modules.errors import UserError
+from ..data_modules.errors import UserError, raised_in
 from ..data_modules.parallel import say
 from ..models import NANO
 from ..models.backbones.deferred import finish
@@ -325,6 +326,25 @@ class _WeightsAsTheyAre(DeepSpeedPrecision):
 
 _EXPECTED = "auto, ddp, or --config strategy_NAME with ddp, fsdp2, zero2 or zero3"
 _PRECISIONS = (None, 32, "32", "32-true", "bf16-mixed")
+
+
+@contextmanager
+def refused_by_lightning(*more: type[Exception]) -> Iterator[None]:
+    """Tell in one line what Lightning refuses in a recipe: some of it only when it knows the data, such as a share of
+    the batches that is less than one.
+
+    Args:
+        *more: Other errors by which its own code refuses something.
+
+    Raises:
+        UserError: If it does.
+    """
+    try:
+        yield
+    except (MisconfigurationException, *more) as error:
+        if not raised_in(error, "lightning"):
+            raise
+        raise UserError(f"trainer: {str(error).strip().splitlines()[0]}") from None
 
 
 def check_accelerator(recipe: Recipe) -> None:

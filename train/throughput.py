@@ -113,7 +113,8 @@ class ProgressLines(Callback):
 
 
 class Throughput(Callback):
-    """Logs `throughput/...` every `log_every_n_steps` steps of the optimizer, over the steps since the last time.
+    """Logs `throughput/...` every `log_every_n_steps` steps of the optimizer (0 = never), over the steps since the last
+    time.
 
     The clock runs from asking for a batch until its step is done: neither validation, checkpoints nor loggers count. A
     GPU is waited for when the figures are taken, not at each step as by Lightning's `ThroughputMonitor`. Memory is what
@@ -143,7 +144,7 @@ class Throughput(Callback):
         mask = batch.inputs.attention_mask
         self._steps.append((len(batch.labels.targets), mask.numel(), mask.sum()))
         interval: int = trainer.log_every_n_steps  # pyright: ignore[reportAttributeAccessIssue]
-        due = trainer.global_step > self._last and trainer.global_step % interval == 0
+        due = interval > 0 and trainer.global_step > self._last and trainer.global_step % interval == 0
         if due:
             synchronize(trainer.strategy.root_device)
         self._seconds += time.perf_counter() - self._waiting.asked

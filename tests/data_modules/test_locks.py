@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import pytest
 from empathy_judge.data_modules import locks
@@ -25,4 +26,13 @@ def test_another_error_of_the_file_system_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr(locks.fcntl, "lockf", broken)
     with pytest.raises(OSError, match="Input/output error"), locks.locked(tmp_path / "lock", "taken", "no locks"):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["link", "system"])
+def test_a_place_where_nothing_can_be_made_is_told_and_not_tried_for_ever(kind, tmp_path):
+    """Below /proc, and behind a link to nowhere, making the file fails as if another process had deleted its folder."""
+    (tmp_path / "lock").symlink_to("nowhere/lock")
+    path = tmp_path / "lock" if kind == "link" else Path("/proc/report/lock")
+    with pytest.raises(FileNotFoundError, match="No such file or directory"), locks.locked(path, "taken", "no locks"):
         pass

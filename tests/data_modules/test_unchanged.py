@@ -106,6 +106,22 @@ def test_content_that_differs_is_named(folder, hashed):
         check_unchanged(dataset)
 
 
+@pytest.mark.parametrize(("link", "end"), [("p00.wav", "p01.wav"), ("p01.wav", "p00.wav")])
+def test_a_link_to_another_clip_is_not_what_was_imported(link, end, folder, hashed):
+    """Both clips are the file at its end, which has the content that one of them should have."""
+    dataset = PairDataset.load(folder)
+    check_unchanged(dataset)
+    (folder / link).unlink()
+    (folder / link).symlink_to(end)
+    for _ in range(2):
+        with pytest.raises(DataError, match=rf"1 clip is not what was imported: '{end}'; `empathy-judge inspect`"):
+            check_unchanged(PairDataset.load(folder))
+    (folder / link).unlink()
+    shutil.copyfile(folder / "p02.wav", folder / link)
+    with pytest.raises(DataError, match=rf"1 clip is not what was imported: '{link}'"):
+        check_unchanged(PairDataset.load(folder))
+
+
 def test_a_file_that_has_just_been_written_may_change_within_the_same_time(folder, hashed, monkeypatch):
     monkeypatch.setattr(unchanged, "_SETTLED_NS", 3_600_000_000_000)
     for _ in range(2):

@@ -241,3 +241,28 @@ def test_what_is_staged_in_a_folder_that_is_made_takes_its_place(tmp_path):
     with making(out), staged_folder(out) as stage:
         (stage / "judge.json").write_text("{}")
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["out", "out/judge.json"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_came_into_the_place_meanwhile_stays(overwrite, tmp_path):
+    """An import may take hours; what a run, or a person, put there since was deleted."""
+    out = tmp_path / "out"
+
+    def write() -> None:
+        with making(out, overwrite), staged_folder(out, overwrite) as stage:
+            (stage / "dataset.yaml").write_text("")
+            out.mkdir()
+            (out / "best.ckpt").write_text("weights")
+
+    with pytest.raises(UserError, match="out: exists and is not a pair dataset; expected a folder that does not exist"):
+        write()
+    assert (out / "best.ckpt").read_text() == "weights"
+    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == ["out", "out/best.ckpt"]
+
+
+def test_an_empty_folder_that_came_meanwhile_is_replaced(tmp_path):
+    out = tmp_path / "out"
+    with making(out), staged_folder(out) as stage:
+        (stage / "judge.json").write_text("{}")
+        out.mkdir()
+    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == ["out", "out/judge.json"]

@@ -39,3 +39,13 @@ def test_what_the_program_writes_it_reads(tmp_path, text):
 def test_what_a_person_typed(text):
     with pytest.raises(yaml.YAMLError, match=f"{text} is not the same number everywhere"):
         check_yaml(f"a: {text}", as_typed=True)
+
+
+def test_a_zero_byte_is_in_no_text(tmp_path):
+    """As a name of a folder it was a bug's line: the system takes it in none."""
+    path = tmp_path / "a.yaml"
+    path.write_text('run: x\ncache: {folder: "a\\0b"}')
+    with pytest.raises(
+        DataError, match=r"a\.yaml: not readable as YAML \(a text holds a zero byte, line 2, column 17\)"
+    ):
+        read_yaml(path)

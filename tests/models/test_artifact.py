@@ -242,6 +242,10 @@ def in_lora(**changes):
             lambda it: it["settings"]["head_input"].update(beside_landmarks=True),
             ["head_input.beside_landmarks true with no landmarks"],
         ),
+        *(
+            (lambda it, share=share: it["provenance"]["shares"].update(ratings=share), [f"shares.ratings {share}"])
+            for share in (-1, 2)  # one of -1 took the words from all scores
+        ),
         (lambda it: it["provenance"].update(dataset=None), ["provenance.dataset None; expected a valid string"]),
         (lambda it: it.update(dimensions=[]), ["dimensions []; expected "]),
         (

@@ -56,6 +56,18 @@ def test_the_judge_gets_the_turns_of_a_conversation_with_who_speaks(shared):
     assert pair.response.rate == 16_000
 
 
+@pytest.mark.parametrize("field", ["situation=At%20the%20vet.", "level=0.8", "response=a", "trace=1&context="])
+def test_a_field_in_the_address_is_refused_not_passed_over(field, shared):
+    service, scorer = shared
+    before = len(scorer.heard)
+    answer = service("POST", f"/v1/score?{field}", files=[("response", CLIP)])
+    name = field.split("&")[-1].split("=")[0]
+    message = f"{name}: stands in the address, where it is not read; expected a part of the form"
+    assert (answer.status_code, answer.json()["error"]) == (422, {"code": "invalid", "message": message})
+    assert len(scorer.heard) == before
+    assert service("POST", "/v1/score?trace=1", files=[("response", CLIP)]).status_code == 200
+
+
 def test_warnings_are_passed_on():
     scorer = FakeScorer()
     scorer.warnings = (Caution("short", "response: lasts 0.2 s", "response"),)

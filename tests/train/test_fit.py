@@ -253,6 +253,10 @@ def test_a_gpu_that_stays_idle_is_told_of_unless_the_backbone_is_nano(there, bac
         ("trainer__devices", "x", "`devices` selected with `CPUAccelerator` should be an int > 0"),
         ("trainer__strategy", "none", "You selected an invalid strategy name"),
         ("trainer__max_epochs", -1, "max_epochs -1 and max_steps -1; expected one of them above 0"),
+        ("trainer__limit_val_batches", 0.01, "You requested to check 0.01 of the `val_dataloader` but 0.01 * "),
+        ("trainer__overfit_batches", 0.01, "You requested to check 0.01 of the `train_dataloader` but 0.01 * "),
+        ("trainer__val_check_interval", 1000, "`val_check_interval` (1000) must be less than or equal to the number"),
+        ("trainer__logger", "[]", "Cannot use `LearningRateMonitor` callback with `Trainer` that has no logger."),
     ],
 )
 def test_what_the_trainer_refuses_is_one_line(option, value, message, train_arguments, tmp_path, capsys):

@@ -62,6 +62,13 @@ def test_a_run_counts_its_pairs_tokens_and_padding(seen, train_arguments, tmp_pa
     assert f"{places / places - tokens / places:.1%} padding".replace("%", " %") in last
 
 
+def test_without_figures_the_work_is_counted_all_the_same(seen, train_arguments, tmp_path):
+    """Lightning logs nothing where the interval is 0; ours divided by it."""
+    train(train_arguments(tmp_path / "run", trainer__max_epochs=1, trainer__log_every_n_steps=0))
+    assert (len(seen.batches), seen.work.pairs) == (3, 12)
+    assert "throughput/padding" not in metrics(tmp_path / "run")
+
+
 def test_a_log_says_how_far_training_is(train_arguments, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(parallel, "LINE_SECONDS", 0.0)
     words = train_arguments(tmp_path / "run", trainer__max_epochs=2, trainer__accumulate_grad_batches=2)

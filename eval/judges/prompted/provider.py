@@ -207,13 +207,13 @@ class HttpProvider(Provider):
         else:
             named = f"HTTP {code} " if code >= 500 else ""  # these are all of one kind
             error = self.error(code, headers, fields, named + self._redact(text))
-        if status == 200:  # without tokens and without a word, no model has answered
-            try:
-                written = bool(self.reply(body).content)
-            except ValueError:
-                written = False
-            usage = self.usage(body)
-            error.billed = written or bool(usage.text_in or usage.audio_in or usage.out)
+        try:
+            written = bool(self.reply(body).content)
+        except ValueError:
+            written = False
+        usage = self.usage(body)
+        # whatever the status: without tokens and without a word, no model has answered
+        error.billed = written or bool(usage.text_in or usage.audio_in or usage.out)
         return error
 
     async def _post(self, question: Question) -> tuple[int, Mapping[str, str], bytes]:

@@ -90,6 +90,15 @@ def test_what_passes_is_asked_again_and_costs_nothing(vendor, body, scored, monk
     assert found.judge.session.budget.lost == 0
 
 
+@pytest.mark.parametrize("status", [201, 500])
+def test_an_answer_under_another_status_is_no_score_and_may_be_billed(status, scored, monkeypatch):
+    monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
+    body = answer("openai", GOOD)  # with its tokens
+    found = scored("openai", Response(body, status), settings=["samples=1", OPENAI_PRICE], budget=1)
+    assert found.row["status"] == ("server error" if status == 500 else "HTTP 201")
+    assert found.judge.session.budget.lost == found.judge.session.budget.spent > 0
+
+
 def test_a_page_that_stays_ends_the_run_in_its_words(scored, monkeypatch):
     monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
     told = r"no answer to 10 questions in a row, the last with malformed response: a web page in place of an answer: "
