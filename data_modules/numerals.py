@@ -57,11 +57,11 @@ def to_number(value: Any) -> Any:
         if not _NUMBER.fullmatch(value):
             return value
         number = float(value)
-        return int(value) if EXACT < abs(number) < math.inf and value.strip().lstrip("+-").isdigit() else number
+        return int(value) if EXACT <= abs(number) < math.inf and value.strip().lstrip("+-").isdigit() else number
     if isinstance(value, Decimal):
         if value.is_nan():
             return math.nan
-        return int(value) if EXACT < abs(value) < 10**60 and value == value.to_integral_value() else float(value)
+        return int(value) if EXACT <= abs(value) < 10**60 and value == value.to_integral_value() else float(value)
     if hasattr(value, "dtype") and getattr(value, "ndim", None) == 0:  # NumPy, which takes 0.1 s to load
         return value.item()
     return value
