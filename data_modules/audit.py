@@ -1,4 +1,4 @@
-"""What several splits have in common, and the rule that says which of it is a leak.
+"""Finds what several splits have in common, and decides by a rule which of it is a leak.
 
 **The rule.** Refused, whatever the splits were made by:
 
@@ -69,7 +69,7 @@ def known_columns(pairs: Iterable[Pair]) -> str:
 
 @dataclass(frozen=True)
 class SplitAudit:
-    """What is in which split, and what is in several."""
+    """The contents of each split, and what several splits share."""
 
     by: tuple[str, ...]  # the columns that the splits were made by
     # split -> ``pairs``, ``share`` (of all pairs), ``groups``, ``systems``, ``speakers`` (of responses),
@@ -88,7 +88,7 @@ class SplitAudit:
 
     @property
     def leaks(self) -> dict[str, Mapping[str, tuple[str, ...]]]:
-        """The crossings that are refused; empty = the splits can be believed."""
+        """The crossings that are refused; empty if there is no leak."""
         return {kind: self.crossings[kind] for kind in refused_kinds(self.by) if self.crossings[kind]}
 
     def to_dict(self) -> dict[str, Any]:

@@ -53,7 +53,7 @@ _FORKS_SAFELY = 3, 11, 10  # before, a forked process may wait for ever for a lo
 
 
 class TokenCounter(Protocol):
-    """What the judge knows of its inputs."""
+    """A judge that can count the tokens of its inputs."""
 
     def count_tokens(self, pairs: Sequence[Pair], seconds: Mapping[AudioSource, float]) -> np.ndarray:
         """Tokens of each pair `(pairs,)`, from the durations of their clips."""
@@ -61,7 +61,7 @@ class TokenCounter(Protocol):
 
 
 class CollatingModel(Protocol):
-    """What the trainer's model knows of its inputs."""
+    """A model that can collate its inputs."""
 
     # makes a batch of training items; can be pickled, for processes that read data
     collate: Callable[[Sequence[RatedPair | ComparedPair]], Any]
@@ -70,7 +70,7 @@ class CollatingModel(Protocol):
 
 @dataclass(frozen=True)
 class RunPairs:
-    """The pairs to train on and to validate on, where the splits do not say it."""
+    """The pairs to train on and to validate on, if not those of the splits."""
 
     train: frozenset[str]  # their ids
     validation: frozenset[str]  # their ids
@@ -136,7 +136,7 @@ class PairDataModule(L.LightningDataModule):
         self._find_comparisons(training)
 
     def _find_comparisons(self, training: PairDataset) -> None:
-        """Finds comparisons of the training split, by people and counterfactual, as far as they have a share."""
+        """Finds the comparisons of the training split, by people and counterfactual, whose share is above 0."""
         preferred, counterfactual = self.settings.preference_share, self.settings.counterfactual_share
         rated_share = 1 - preferred - counterfactual
         for name, share in (
@@ -243,7 +243,7 @@ class PairDataModule(L.LightningDataModule):
         }
 
     def _training_plan(self) -> FixedSize | ByTokens:
-        """The batches, planned once for these settings: by tokens, the length of every item is looked at."""
+        """The batches, planned once for these settings; with `batch_tokens`, from the length of every item."""
         settings = self.settings
         if self._planned is None or self._planned[0] is not settings:
             if settings.batch_tokens is None:
@@ -317,7 +317,7 @@ class PairDataModule(L.LightningDataModule):
         return EpochOrder(len(pairs), shuffle, self.seed, self._rank, self._ranks, blocks, clusters, run=batch_size)
 
     def _clusters(self, pairs: RatedPairs, shuffle: bool) -> np.ndarray | None:
-        """Numbers of the groups whose items stand together; None = none do."""
+        """Numbers of the groups whose items share batches; None without such groups."""
         if not shuffle or self.settings.batches == "items":
             return None
         return np.unique([pair.group_id for pair in pairs.pairs], return_inverse=True)[1]
@@ -342,7 +342,7 @@ class PairDataModule(L.LightningDataModule):
 
 
 def _begin_reading(_: int) -> None:
-    """Leave it to the trainer when this process ends: SLURM and torchrun send signals to all processes."""
+    """Ignore signals in a data worker: SLURM and torchrun send them to all processes, and the trainer decides."""
     listen(signal.SIG_IGN)
     end_with_parent()
 
@@ -355,7 +355,7 @@ def _end_readers() -> None:
 
 
 def _start_method() -> str:
-    """Start method of the processes that read data: the usual one, unless that is an unsafe fork."""
+    """Start method of data workers: the default, unless that is an unsafe fork."""
     method = multiprocessing.get_start_method()
     if sys.version_info >= _FORKS_SAFELY or method != "fork" or not _guarded():
         return method

@@ -228,7 +228,7 @@ def bug(error: BaseException) -> str:
     # gloo reports a lost peer with a plain RuntimeError
     multi_process = os.environ.get("WORLD_SIZE", "1") != "1"
     caveat = ", unless another process of the run ended before (its own lines say why)" if multi_process else ""
-    return f"{message}: a mistake of this program{caveat}{hint}; please report it with the command"
+    return f"{message}: internal error{caveat}{hint}; please report it with the command"
 
 
 def os_reason(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""What training reads, item by item: rated pairs, and comparisons by people or by construction of which pair is better.
+"""Training items: rated pairs, and comparisons of two pairs, by people or by construction.
 
 "Chosen" always means the better pair. On a dimension where lower is better, the chosen pair therefore has the *lower*
 rating: a judge's scores are multiplied by `directions` before they are compared.
@@ -169,7 +169,7 @@ class RatedPair:
 class RatedPairs(Dataset[RatedPair]):
     """The rated pairs of one or more splits. A key is an epoch and a position: augmentation differs between epochs.
 
-    With the target ``single`` a pair stands there once for each of its raters.
+    With the target ``single`` there is one item for each rater of a pair.
 
     Attributes:
         pairs: The pair of each item.

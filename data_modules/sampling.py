@@ -1,4 +1,4 @@
-"""Which items a rank reads, in which order and in which batches: a pure function of seed and epoch.
+"""The items, order and batches of a rank: a pure function of seed and epoch.
 
 Every epoch and every rank has the same number of batches.
 """
@@ -36,7 +36,7 @@ _SPARE = 50  # one batch in so many more than the first epoch needs: other epoch
 
 @dataclass(frozen=True)
 class Blocks:
-    """How items are stored together and who reads them: to read one item of a block is to read all of it."""
+    """Blocks of items that are stored together: reading one item reads its whole block."""
 
     of_item: np.ndarray  # number of the block that each item is in `(items,)`, ascending with the order in storage
     batch_size: int = 1  # items per batch
@@ -105,7 +105,7 @@ class EpochOrder:
         return share
 
     def draw(self, epoch: int, count: int) -> list[int]:
-        """The first so many items of an epoch, and of further passes in new orders where they do not suffice."""
+        """The first `count` items of an epoch, and of further passes in new orders if there are fewer."""
         passes = range(-(-count // max(len(self), 1)) if self.size else 0)
         return [item for number in passes for item in self.items(epoch + _NEXT_PASS * number)][:count]
 
@@ -132,7 +132,7 @@ class EpochOrder:
 
 
 class Position(NamedTuple):
-    """Where a run stands: the number of an epoch and of the next batch in it."""
+    """Position of a run: the number of an epoch and of the next batch in it."""
 
     epoch: int = 0
     batch: int = 0

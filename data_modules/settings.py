@@ -1,4 +1,4 @@
-"""What training data is read and how: `data` in a recipe. Loads nothing heavy, so that `train --help` is instant."""
+"""Settings of the training data: `data` in a recipe. Imports nothing heavy, so that `train --help` is instant."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ Codec = Literal["mu_law", "ogg", "mp3"]
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What happens to a training clip, each with a probability of its own; all zero = nothing, which is the default.
+    """Augmentation of training clips: steps with a probability of their own, none by default.
 
-    A range is the lowest and the highest value; the draw is uniform. The steps follow the order below, and each keeps
-    the length of the clip.
+    A range is drawn from uniformly. The steps are applied in the order below; each keeps the length of the clip.
 
     Attributes:
-        noise_probability: Of noise with a spectrum between white and pink.
-        noise_snr: Energy of the clip, pauses included, over that of the noise (dB).
-        codec_probability: Of being encoded and decoded.
-        codecs: Which codecs to choose from.
-        codec_compression: Of ogg and mp3, from 0 (best) to 1 (smallest).
-        gain_probability: Of another level.
-        gain_db: Change of level (dB).
+        noise_probability: Probability of noise with a spectrum between white and pink.
+        noise_snr: Range of the signal-to-noise ratio, pauses included (dB).
+        codec_probability: Probability of encoding and decoding.
+        codecs: Codecs to choose from.
+        codec_compression: Range of the compression of ogg and mp3, from 0 (best) to 1 (smallest).
+        gain_probability: Probability of a change of level.
+        gain_db: Range of the change of level (dB).
     """
 
     noise_probability: float = 0.0
@@ -64,30 +63,28 @@ NO_AUGMENTATION = Augmentation()
 
 @dataclass(frozen=True)
 class DataSettings:
-    """What is trained on, and in which batches.
+    """The training data and its batches.
 
     Attributes:
         path: Folder of the pair dataset, or its address (``hf://datasets/OWNER/NAME``, ``s3://...``).
-        batch_size: Items per training step and device: a rated pair, or a comparison, which is two pairs.
+        batch_size: Items per training step and device. An item is a rated pair, or a comparison of two pairs.
         eval_batch_size: Pairs per validation step and device.
-        batch_tokens: Most tokens of this backbone per step and device, padding included, instead of batch_size and
-            eval_batch_size: items of like length then stand together, which leaves little padding. auto: those of
-            batch_size of the longest items, or as many as a step has memory for on the device with the least, which is
-            tried before the first step.
-        num_workers: Processes that decode audio; 0 = none beside the trainer.
+        batch_tokens: Maximum tokens of this backbone per step and device, padding included, instead of batch_size and
+            eval_batch_size. Batches then hold items of similar length. auto: the tokens of batch_size of the longest
+            items, or as many as fit the memory of the smallest device, measured before the first step.
+        num_workers: Processes that decode audio; 0 = the trainer decodes.
         train_split: Split or splits to train on, such as fold1, fold2 and fold3.
         validation_split: Split or splits that choose the best checkpoint.
-        augmentation: Of training clips, in the processes that decode them; off by default.
-        target: What training pairs should score: mean of the raters, mean corrected for their biases, or each single
-            rating. Validation and test always use plain means.
-        weighting: How much a target counts: all the same (equal), or by how much of it is not chance, given how
-            many people rated the pair (reliability).
-        batches: What is shuffled: items, or groups, whose items then stand together in a batch: for speed
-            where its responses share a context, which is then read once.
+        augmentation: Augmentation of training clips; off by default.
+        target: Target of training pairs: mean of the raters, mean corrected for their biases, or each single rating.
+            Validation and test always use plain means.
+        weighting: Weight of a target: equal, or reliability, given the number of raters of the pair.
+        batches: What is shuffled: items, or groups, whose items then share a batch. Groups are faster if the responses
+            of a group share a context, which is then read once.
         preference_share: Share of training items that are preferences of people; 1 trains on preferences alone.
         counterfactual_share: Share of training items that are counterfactual: a well rated response must beat the
-            response that belongs to another context of the same group.
-        counterfactual_min_score: How well rated, as a share of the scale (1 = the better end).
+            response to another context of the same group.
+        counterfactual_min_score: Minimum rating of such a response, as a share of the scale (1 = the better end).
     """
 
     path: str

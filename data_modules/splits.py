@@ -1,4 +1,4 @@
-"""Splits that keep what belongs together on one side: by fractions, in folds, or one for each value of a column."""
+"""Splits that keep related pairs together: by fractions, in folds, or one for each value of a column."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _load_unsplit(folder: str | Path, by: Sequence[str], overwrite: bool) -> Pai
 
 
 def _components(dataset: PairDataset, by: Sequence[str]) -> list[list[int]]:
-    """Positions of pairs that stay together."""
+    """Positions of the pairs of each component."""
     values = values_of(dataset, by, near_identical(dataset))
     kinds = refused_kinds(by) if "group_id" in by else by
     return components(

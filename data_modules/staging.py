@@ -48,7 +48,7 @@ def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = No
         try:
             lock.acquire()
         except Timeout:  # an OSError, too
-            raise DataError(f"{out}: another process is writing it; expected wait for it, or another folder") from None
+            raise DataError(f"{out}: another process is writing it; wait for it, or choose another folder") from None
         try:
             _begin(stage, key)
             yield stage

@@ -1,4 +1,4 @@
-"""What a judge is trained to predict: one number per pair and dimension out of the ratings of several people.
+"""Training targets: one number per pair and dimension from the ratings of several people.
 
 - ``mean``: the plain mean over raters.
 - ``bias_corrected``: the item's part of the additive rater model (`fit_rater_model`). Corrects for strict and
@@ -36,7 +36,7 @@ _DENSE_RATERS = 500  # beyond, the system of the biases is solved by conjugate g
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """Training items and what they should score."""
+    """Training items and their target scores."""
 
     pairs: np.ndarray  # position of each item's pair in the dataset, rising `(items,)`
     scores: np.ndarray  # `(items, dimensions)`, float64, rating points; NaN = not rated

@@ -142,7 +142,7 @@ def making(folder: Path, overwrite: bool | None = None) -> Iterator[None]:
 def _alone(place: Path, lock: Path) -> Iterator[None]:
     """Hold a lock, without a trace of it at the end."""
     made = [path for path in lock.parents if path.name == RECORDS or not path.exists()]
-    taken = f"{place}: another process is writing it; expected wait for it, or another place"
+    taken = f"{place}: another process is writing it; wait for it, or choose another place"
     unlocked = f"{place}: its file system knows no locks; make sure that no other command writes there"
     try:
         with ExitStack() as until_the_end:

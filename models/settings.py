@@ -1,5 +1,6 @@
-"""What a judge is built from: `judge` in a recipe; with what training adds, `settings` in `judge.json`. Loads nothing
-heavy, so that `train --help` is instant."""
+"""Settings of a judge: `judge` in a recipe and, with what training adds, `settings` in `judge.json`.
+
+Imports nothing heavy, so that `train --help` is instant."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ MOST_LANDMARKS = 5_000
 
 @dataclass(frozen=True)
 class LoraSettings:
-    """Where LoRA goes, how large it is, and what is trained beside it; in a recipe `judge.lora`.
+    """LoRA, and the parts of the backbone that are fully fine-tuned; in a recipe `judge.lora`.
 
     Attributes:
         parts: Parts of the backbone whose linear layers get an adapter: language_model, projector, audio_tower. Empty
@@ -33,12 +34,12 @@ class LoraSettings:
         rank: Rank of the update.
         alpha: The update is scaled by alpha / rank, in rsLoRA by alpha / sqrt(rank).
         dropout: Dropout on the adapter's input while training.
-        method: lora, rslora (Kalajdzievski, 2023) or dora (Liu et al., 2024: magnitude and direction apart).
+        method: lora, rslora (Kalajdzievski, 2023) or dora (Liu et al., 2024).
         layers: Layers of the language model that get an adapter, from the first up to but without the second, counted
             from 0; negative numbers count from the end. By default all.
-        full_parts: Parts whose weights are all trained themselves, such as the projector.
-        trained_dtype: Of what is trained in the backbone. "backbone" = as the frozen weights: less memory, coarser
-            steps. Not with ZeRO, which wants one dtype of all that is trained, and the head is float32.
+        full_parts: Parts that are fully fine-tuned, such as the projector.
+        trained_dtype: Dtype of the trained weights of the backbone. "backbone" = that of the frozen weights: less
+            memory, lower precision. Not with ZeRO, which needs one dtype for all trained weights; the head is float32.
     """
 
     parts: list[PartName] = field(default_factory=lambda: ["language_model"])
@@ -71,8 +72,8 @@ class HeadInputSettings:
     Attributes:
         audio: all_layers: mean and standard deviation over time of every layer of the audio encoder, mixed by learned
             weights; of the response, of the last context turn, and their difference. none: nothing.
-        functionals: Whether it reads measures of the signal (pitch, level, timing, spectrum), too. They cost a few
-            milliseconds for a second of audio, and help most where the backbone is small.
+        functionals: Also read measures of the signal (pitch, level, timing, spectrum). They cost a few milliseconds per
+            second of audio, and help most with a small backbone.
     """
 
     audio: Literal["none", "all_layers"] = "none"
@@ -106,30 +107,28 @@ class BuiltHeadInput(HeadInputSettings):
 
 @dataclass(frozen=True)
 class JudgeSettings:
-    """What a judge is built from, apart from its dimensions: `judge` in a recipe.
+    """Settings of a judge, apart from its dimensions: `judge` in a recipe.
 
     Attributes:
         backbone: "nano", a hub id or a folder in the hub's layout.
         revision: Commit, tag or branch on the hub.
-        dtype: Of the frozen backbone weights; head and, unless lora.trained_dtype says otherwise, adapter are float32.
+        dtype: Dtype of the frozen backbone; head and, unless lora.trained_dtype is set, adapter are float32.
         attention: Attention kernel: eager, sdpa, or flash_attention_2 where it is installed.
         quantization: nf4 keeps the linear layers of the language model in 4 bits (QLoRA).
         pooling: How hidden states become one vector per pair: that of the last token, the mean over the response, a
             mean over all with learned weights (attention), or the mean over the response in every layer of the language
             model, mixed by learned weights (layer_mix).
-        depth: How many layers of the language model are read, from the first: a number of layers, or a share of all
-            (above 0, up to 1). What is above is never loaded. Where there is no language model, layers of the encoder.
-            By default all.
-        depth_norm: Whether the norm that the backbone has behind its last layer follows the last that is read.
+        depth: Number of layers of the language model (or of the encoder, without one) that are used, from the first, or
+            their share (above 0, up to 1). The layers above are not loaded. By default all.
+        depth_norm: Whether the final norm of the backbone follows the last layer that is used.
         padding_side: Side of the padding in a batch; scores do not depend on it.
-        lora: What of the backbone is trained.
+        lora: The trained parts of the backbone.
         head_input: What the head reads beside that vector.
-        head: How the pooled vector becomes a score: regression (a number), gaussian (a number and its spread), corn
-            (thresholds between the steps of the scale), histogram (the spread of raters over the steps).
-        long_clips: What happens in training to a clip above the maximum audio length of the backbone. refuse: an error.
-            window: it is cut into the fewest windows of equal length that are short enough, a pair is read once for
-            each combination of windows of its clips, and the head gets the mean of these, each weighted by the seconds
-            in which it has a voice. Scoring cuts long clips in either case, unless it is told not to.
+        head: Head: regression (a number), gaussian (a number and its deviation), corn (thresholds between the steps of
+            the scale), histogram (the distribution of ratings over the steps).
+        long_clips: Training clips above the maximum audio length of the backbone. refuse: an error. window: cut them
+            into the fewest windows of equal length; a pair is read once per combination of windows of its clips, and
+            the head reads the mean, weighted by seconds of voice. Scoring always cuts them, unless it is told not to.
     """
 
     backbone: str = NANO

@@ -212,7 +212,7 @@ def test_options_may_stand_anywhere(words):
         ("\ud800".encode, 2, "text cannot be read or written ('utf-8' codec can't encode"),
         (OSError("a model\nthat is not there"), 2, "a model that is not there; check paths, disk and network"),
         (Path("gone.json").read_text, 2, "gone.json: No such file or directory; expected a file or folder that exists"),
-        (KeyError("x"), 70, "KeyError: 'x': a mistake of this program; EMPATHY_JUDGE_DEBUG=1 shows where"),
+        (KeyError("x"), 70, "KeyError: 'x': internal error; EMPATHY_JUDGE_DEBUG=1 shows where"),
         (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), 1, "another process of this run ended"),
         (DistNetworkError("timed out"), 1, "another process of this run ended or does not answer (timed out); its"),
         (KeyboardInterrupt(), 130, None),

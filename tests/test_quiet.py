@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 OURS = re.compile(
     r"what is trained|part .*parameters.*trainable|(language_model|projector|audio_tower|pooling|head|all) .*\d|[┏┡└┃│]"
-    r"|trained on \d+ pairs in|[\w: ]+: [\d,]+ of [\d,]+, (.* left|0\.0 per second, no telling when it ends$)"
+    r"|trained on \d+ pairs in|[\w: ]+: [\d,]+ of [\d,]+, (.* left|0\.0 per second, time left unknown$)"
     r"|warning: .*(usual: |calibrated on )",
     re.IGNORECASE,
 )

@@ -1,6 +1,4 @@
-"""Checkpoints of a run: written whole or not at all, in mid-epoch too, and once more when a scheduler asks for the
-machine (preemption); and what a run that goes on takes up from them.
-"""
+"""Checkpoints of a run: atomic, also within an epoch and on preemption; and the checks of a run that resumes."""
 
 from __future__ import annotations
 
@@ -53,12 +51,12 @@ _GOES_ON = "the same command goes on (train: with --resume auto)"
 
 
 class CannotWrite(UserError):
-    """The run cannot be written, whatever is trained; once it can, the same run goes on."""
+    """The folder of the run cannot be written now; the same command continues once it can."""
 
 
 @contextmanager
 def alone_in(run: Path) -> Iterator[None]:
-    """Make a folder and lock it: within, no other process trains in it.
+    """Make a folder and lock it: no other process can train in it within this context.
 
     The system releases the lock when this process dies (`locked`).
 
@@ -123,12 +121,12 @@ def stopped_by_signals() -> Iterator[None]:
 
 
 def no_handlers() -> None:
-    """Stands in for what sets Lightning's own handlers: that of SIGTERM talks to other processes from within a signal,
-    while these may wait in another operation."""
+    """Replaces the function that sets Lightning's signal handlers: its SIGTERM handler communicates with other
+    processes, which may be waiting in another collective operation."""
 
 
 def position_of(checkpoint: Mapping[str, Any]) -> Position:
-    """The position in the data from which a run goes on after a checkpoint."""
+    """The position in the data at which a run resumes after a checkpoint."""
     progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
     if progress["is_last_batch"]:
         return Position(checkpoint["epoch"] + 1)
@@ -136,7 +134,7 @@ def position_of(checkpoint: Mapping[str, Any]) -> Position:
 
 
 class PreemptionCheckpoints(Callback):
-    """Saves ``last.ckpt`` every so many steps of the optimizer, and when a signal asks the run to stop.
+    """Saves ``last.ckpt`` every N optimizer steps, and when a signal asks the run to stop.
 
     A checkpoint in mid-epoch names the next batch; the run that goes on from there reads exactly what was left. Where a
     validation is due after a step, that run begins with this validation, of which no part is kept. Nothing is saved
@@ -145,9 +143,7 @@ class PreemptionCheckpoints(Callback):
     """
 
     def __init__(self, folder: Path, every: int) -> None:
-        """For a folder of checkpoints; `every` so many steps of the optimizer, 0 = only at the end of epochs and after
-        a signal.
-        """
+        """Save into a folder every `every` optimizer steps; 0 = only at the end of epochs and after a signal."""
         self._path, self._every = folder / LAST, every
         self._asked = False
         # batches so far, at which to look again, how many are between, when it looked (`time.monotonic`)
@@ -155,7 +151,7 @@ class PreemptionCheckpoints(Callback):
         self._before: dict[signal.Signals, Any] = {}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Listen for signals, from now on to save first."""
+        """Listen for signals; from now on a signal saves a checkpoint first."""
         self._before = listen(self._ask)
         self._asked |= bool(signals_received)
         signals_received.clear()
@@ -209,7 +205,7 @@ class PreemptionCheckpoints(Callback):
 
     @staticmethod
     def _may_begin_with_validation(trainer: L.Trainer) -> bool:
-        """Whether a run that is saved now, in a validation, goes on with it."""
+        """Whether a run that is saved now, within a validation, would repeat that validation."""
         return (
             trainer.global_step not in (0, trainer.max_steps) and not trainer.fit_loop.epoch_loop._should_accumulate()
         )
@@ -233,7 +229,7 @@ class PreemptionCheckpoints(Callback):
             self._stop(trainer)
 
     def _is_to_stop(self, trainer: L.Trainer) -> bool:
-        """Look after a batch if it is time to. All look at the same batch, so all agree on how long a batch takes."""
+        """Check for signals after a batch, on all ranks at the same batch."""
         self._batches += 1
         return self._batches >= self._next_look and self._anyone_asked(trainer)
 
@@ -256,7 +252,7 @@ class PreemptionCheckpoints(Callback):
         raise SystemExit(ASKED_TO_STOP)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """End the processes that read data. Lightning ends those of the active loop alone: in a validation, its own."""
+        """End the data workers. Lightning ends only those of the active loop."""
         trainer.fit_loop.teardown()
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -274,13 +270,13 @@ class PreemptionCheckpoints(Callback):
 
 
 class EarlyStopping(callbacks.EarlyStopping):
-    """Lightning's early stopping, but a run that it has ended stays ended, and the patience is the one asked for now.
+    """Lightning's early stopping, except that a stopped run stays stopped, and that the patience may change on resume.
 
     It has the same name, under which checkpoints keep its state.
     """
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the patience that is asked for now."""
+        """Restore the state, with the patience of the present settings."""
         super().load_state_dict({**state_dict, "patience": self.patience})
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -290,14 +286,14 @@ class EarlyStopping(callbacks.EarlyStopping):
 
 
 class ModelCheckpoint(callbacks.ModelCheckpoint):
-    """Lightning's checkpoints, but a run whose folder was moved goes on with its best score.
+    """Lightning's checkpoints, except that a run whose folder was moved keeps its best score.
 
     Lightning forgets it there, and the next validation, however bad, would replace the best checkpoint. It has the same
     name, under which checkpoints keep its state.
     """
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the state, with the paths of today."""
+        """Restore the state, with the present paths."""
         here = Path(str(self.dirpath))
 
         def moved(path: str) -> str:
@@ -352,7 +348,7 @@ class AtomicCheckpoints(CheckpointIO):
 
 
 def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint of a run and, for the user, what was passed over and why."""
+    """The newest undamaged checkpoint of a run and, for the user, the checkpoints that were skipped and why."""
     passed_over = []
     files = [file for file in folder.glob("*.ckpt") if not file.is_symlink()]
     for file in sorted(files, key=lambda file: (file.stat().st_mtime_ns, file.name == LAST), reverse=True):

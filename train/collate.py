@@ -1,4 +1,4 @@
-"""Items of a batch side by side: what the judge hears and its labels; and the batch of all devices."""
+"""Collates items into batches of inputs and labels, and gathers the batches of all devices."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Batch(Movable):
 
 
 class Collate:
-    """Makes a batch of items, in the trainer or in a process that reads data.
+    """Makes a batch of items, in the trainer or in a data worker.
 
     Where such processes do not begin as a copy of the trainer (forkserver, spawn) this object is pickled: it then takes
     the judge's settings along and no weights, and the other end builds the judge's shapes alone, which is all that
@@ -100,13 +100,13 @@ def _counts(rated: Sequence[RatedPair], rest: int, dimensions: Sequence[Dimensio
 
 
 def _stacked(rows: Sequence[Tensor], rest: int, filling: float, width: int) -> Tensor:
-    """`(rows + rest, width)`, the rest filled."""
+    """`(rows + rest, width)`; the rest is filled with a constant."""
     tail = torch.full((rest, width), filling)
     return torch.cat([torch.stack(list(rows)), tail]) if rows else tail
 
 
 def gather(prediction: Prediction, labels: Labels) -> tuple[Prediction, Labels]:
-    """Rows of all ranks in the order of ranks; only the rows of this rank carry a gradient.
+    """Rows of all ranks, in the order of ranks; only those of this rank have a gradient.
 
     Where ranks average their gradients (DDP, FSDP, ZeRO), the loss over the gathered rows times the number of ranks has
     the gradient that one process would have on the whole batch. Every rank has equally many rows and comparisons, which

@@ -1,5 +1,4 @@
-"""Several runs as one, from the recipe to the judge: cross-validation over groups, the choice between probe and LoRA
-(method auto), and the refit on all pairs.
+"""Cross-validation over groups, the choice between probe and LoRA (method auto), and the refit on all pairs.
 
 Whatever is chosen here is chosen by scores of pairs that a judge was not trained on (`left_out.py`). Each run has a
 folder of its own, METHOD/foldN, and one that is finished is not trained again.
@@ -112,7 +111,7 @@ def cross_validate(
 
 @dataclass(frozen=True)
 class _Runs:
-    """What all runs of this one share."""
+    """State that all runs of a cross-validation share."""
 
     recipe: Recipe  # the whole
     folder: Path  # theirs lie below it

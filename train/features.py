@@ -72,7 +72,7 @@ class Features:
         return [] if self._pairs is None else self._pairs.lower_layers
 
     def prepare(self, pairs: Iterable[Pair], precision: Precision, local: tuple[int, int] = (0, 1)) -> None:
-        """Compute what is missing of all pairs that training and validation will read.
+        """Compute the missing activations of all pairs of training and validation.
 
         Where several processes share the store each computes a part, alone. Hidden states are computed in this
         precision, audio states in that of the tower's weights. `local` = number of this process among those of its
@@ -139,13 +139,13 @@ class Features:
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """Number of this process among those of the run, and how many these are."""
+    """Rank of this process and number of processes of the run."""
     distributed = dist.is_available() and dist.is_initialized()
     return (dist.get_rank(), dist.get_world_size()) if distributed else (0, 1)
 
 
 def all_gather_object(own: Own) -> list[Own]:
-    """The values of all processes, in their order; a collective operation of all.
+    """The values of all processes, by rank (a collective operation).
 
     Raises:
         SystemExit: With `ASKED_TO_STOP` in all of them, if any has `signals_received`.
@@ -162,7 +162,7 @@ def all_gather_object(own: Own) -> list[Own]:
 
 
 def barrier() -> None:
-    """Wait until all processes are here; a collective operation of all.
+    """Wait for all processes (a collective operation).
 
     Raises:
         SystemExit: As `all_gather_object`.

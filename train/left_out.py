@@ -84,7 +84,7 @@ class AllPairs:
 
 
 def score_pairs(recipe: Recipe, run: Path, pairs: Sequence[Pair]) -> dict[str, Prediction]:
-    """What the judge of a run says of pairs, by id; those whose audio cannot be used are left out."""
+    """Scores of pairs by the judge of a run, by id; pairs whose audio cannot be used are left out."""
     device = "cpu" if recipe.trainer.get("accelerator") == "cpu" else None
     store = None if recipe.cache.folder is None else DiskStore(Path(recipe.cache.folder))
     scorer = PairScorer(placed(load_any(run), device), recipe.data.eval_batch_size, store=store)
@@ -121,10 +121,10 @@ def read_scores(file: Path, pairs: Sequence[Pair], dimensions: Sequence[Dimensio
 
 
 def is_ahead(pairs: AllPairs, adapted: Mapping[str, Prediction], probe: Mapping[str, Prediction], seed: int) -> bool:
-    """Whether scores of adapters are ahead of those of the probe; says why in one line.
+    """Whether adapters agree better with people than the probe; prints the reason in one line.
 
-    They are if the 90 % interval of their lead, a bootstrap over what folds keep together, does not begin below 0;
-    never where there are fewer than `MIN_GROUPS` of these.
+    They do if the 90 % interval of their gain, from a bootstrap over groups or speakers, does not reach below 0;
+    never with fewer than `MIN_GROUPS` of these.
     """
     (before, now), human, groups = _compared(pairs, probe, adapted)
     means = [_mean_spearman(scores, human) for scores in (before, now)]
@@ -148,7 +148,7 @@ def is_ahead(pairs: AllPairs, adapted: Mapping[str, Prediction], probe: Mapping[
 
 
 def print_agreement(pairs: AllPairs, scores: Mapping[str, Prediction], seed: int) -> None:
-    """Print the agreement on pairs that were left out, with its interval over what folds keep together."""
+    """Print the agreement on pairs that were left out, with its interval over groups or speakers."""
     (found,), human, groups = _compared(pairs, scores)
     draws = Resamples.draw(groups, RESAMPLES, seed)
     table = Table(title="pairs that were left out", title_justify="left")

@@ -1,6 +1,6 @@
 """Training by method lora, from the recipe to the judge: adapters in the backbone, pooling and head learn by gradients.
 
-They start at the closed-form probe (`start.py`), which stays the best checkpoint until training is ahead of it.
+They start at the closed-form probe (`start.py`), which stays the best checkpoint until training improves on it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def train_lora(
     least_landmarks: int | None = None,
     one_process: bool = False,
 ) -> None:
-    """Train until the validation split agrees no better, and calibrate the best checkpoint on that split.
+    """Train until validation agreement stops improving, and calibrate the best checkpoint on the validation split.
 
     Args:
         recipe: What is trained.

@@ -1,4 +1,4 @@
-"""How much memory a training step needs, from the shapes of the model alone: no weight is read, nothing computed."""
+"""Memory of a training step, from the shapes of the model alone: no weights are read and nothing is computed."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class StepMemory:
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """Bytes of each kind, the CUDA runtime included, and of all."""
+        """Bytes of each kind, the CUDA runtime included, and the total."""
         kinds = {name: getattr(self, name) for name in ("weights", "gradients", "optimizer", "activations")}
         kinds["cuda_runtime_assumed"] = CUDA_CONTEXT
         return {**kinds, "all": sum(kinds.values())}
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Total number of bytes."""
         return self.by_kind["all"]
 
     def fits(self, gpu_bytes: float) -> bool:
@@ -76,7 +76,7 @@ def step_memory(
     batch_tokens: int | None = None,
     audio_cached: bool = False,
 ) -> StepMemory:
-    """Count the memory of one optimisation step under DDP: every device holds all of it.
+    """Compute the memory of one optimisation step under DDP, where every device holds everything.
 
     The model is built without weights, and forward and backward pass are run on tensors without content, of which every
     allocation is followed. Attention counts as the fused kernels (SDPA, FlashAttention) do it, unless it is "eager".
@@ -127,7 +127,7 @@ def _without_weights(settings: JudgeSettings) -> EmpathyJudge:
 
 
 def _saved_by_nf4(judge: EmpathyJudge) -> int:
-    """Bytes by which the language model's matrices shrink in 4 bits; adapters keep their precision."""
+    """Bytes saved by storing the language model's matrices in 4 bits; adapters keep their precision."""
     matrices = (
         module.weight
         for name, module in judge.network.named_modules()
@@ -148,7 +148,7 @@ def _pair(judge: EmpathyJudge, seconds: float) -> Pair:
 
 
 def _activations(judge: EmpathyJudge, one: Inputs, batch: int, audio_cached: bool) -> int:
-    """The most that forward and backward pass hold beside the weights and their gradients (bytes)."""
+    """Peak memory of forward and backward pass, without weights and their gradients (bytes)."""
     assert one.clips is not None
     with ExitStack() as stack:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
@@ -185,7 +185,7 @@ def _empty(tensor: Tensor, rows: int | None = None) -> Tensor:
 
 
 class LiveMemory(TorchDispatchMode):
-    """Follows every allocation: bytes that live now, and the most that lived at once."""
+    """Tracks every allocation: bytes allocated now, and their peak."""
 
     def __init__(self, there: Iterable[Tensor]) -> None:
         """Start to follow; tensors that were `there` before are not counted."""

@@ -61,7 +61,7 @@ class JudgeModule(L.LightningModule):
         settings: OptimizerSettings,
         raters: RaterEmbedding | None = None,
     ) -> None:
-        """Put the pieces together.
+        """Initialise the module.
 
         Args:
             judge: For the dimensions of the data, with whole weights (or deferred ones).
@@ -123,7 +123,7 @@ class JudgeModule(L.LightningModule):
         return loss * self.trainer.world_size
 
     def _predict(self, batch: Batch) -> Prediction:
-        """Predict each row as its rater would rate it."""
+        """Predictions of each row, for its rater."""
         pooled = self.judge.pooled(batch.inputs)
         if self.raters is not None:
             pooled = self.raters(pooled, batch.labels.raters)
@@ -200,7 +200,7 @@ class JudgeModule(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def _find_batch_tokens(self) -> None:
-        """Make batches as large as a step has memory for, on the device with the least.
+        """Find the largest `batch_tokens` with which a step fits the memory of the smallest device.
 
         What is tried is forward and backward pass of the largest batch, by each process alone. Nothing is trained, so
         that every pair is still to come.
@@ -293,7 +293,7 @@ class JudgeModule(L.LightningModule):
         return {**self.data.order(), "trainer.accumulate_grad_batches": self.trainer.accumulate_grad_batches}
 
     def _trained(self) -> dict[str, Tensor]:
-        """Names and values of all weights that training changes, including those that the judge does not keep."""
+        """Names and values of all trained weights, including those that are not part of the judge."""
         return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
 
     def _description(self) -> dict[str, Any]:
@@ -321,7 +321,7 @@ class JudgeModule(L.LightningModule):
 
 
 def wants_fused(precision: Precision) -> bool:
-    """Whether one kernel shall update all weights: everywhere but where gradients are scaled (float16).
+    """Whether to use a fused optimizer: always, except with scaled gradients (float16).
 
     A fused optimizer takes scaled gradients and divides them itself, so that they could not be clipped before. On a
     CPU it is fused as well, so that what a test runs is what a GPU runs.
@@ -342,7 +342,7 @@ def cosine_schedule(optimizer: Optimizer, steps: int, warmup: float) -> LambdaLR
 
 
 def steps_of_training(trainer: L.Trainer, batches: int) -> float:
-    """Steps of the optimizer in all epochs of so many batches; infinite where nothing but a person ends training.
+    """Optimizer steps of the whole training; infinite if no setting ends it.
 
     What `trainer.estimated_stepping_batches` says, which starts the processes that read data: they would read their
     first batches before the feature cache is filled.
@@ -356,13 +356,13 @@ def steps_of_training(trainer: L.Trainer, batches: int) -> float:
 
 
 def steps_of_epoch(trainer: L.Trainer) -> float:
-    """Steps of the optimizer in an epoch."""
+    """Optimizer steps of an epoch."""
     batches = trainer.num_training_batches
     return batches if batches == math.inf else math.ceil(batches / trainer.accumulate_grad_batches)
 
 
 class FillCache(Callback):
-    """Computes once what frozen layers make of all data, if there is a feature cache.
+    """Fills the feature cache, if there is one.
 
     When training begins: the model is on its device then, and no process that reads data was started yet.
     """

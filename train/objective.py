@@ -1,5 +1,4 @@
-"""What training minimises: a weighted sum of losses on human labels. Also the differences between single raters, which
-are learned beside the judge and not kept."""
+"""The training objective, a weighted sum of losses on human labels; and the embedding of raters."""
 
 from __future__ import annotations
 
@@ -97,7 +96,7 @@ class Objective(nn.Module):
         self._exists = nn.Buffer(torch.arange(max(widths)) < torch.tensor(widths)[:, None], persistent=False)
 
     def used(self, rated: bool, compared: bool) -> dict[str, float]:
-        """Weights of the losses that have something to work on: ratings, comparisons or both."""
+        """Weights of the losses for which the data has labels: ratings, comparisons or both."""
         return {
             name: weight for name, weight in self.weights.items() if (compared if name in _OF_COMPARISONS else rated)
         }
@@ -142,7 +141,7 @@ class Objective(nn.Module):
 
 
 class RaterEmbedding(nn.Module):
-    """Turns the vector of a pair into that vector as one rater hears it.
+    """Scales and shifts the pooled vector of a pair for one rater.
 
     Where a rater sees only some pairs, a mean over raters mixes how good a pair is with who happened to rate it.
     Trained on single ratings, this module takes up severity and taste: each rater scales and shifts the pooled vector

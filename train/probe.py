@@ -1,5 +1,5 @@
 """Training by method probe, from the recipe to the judge: the head becomes the closed-form regression of ratings on
-what the frozen backbone hears. It takes one pass over the training split, and no gradients.
+features of the frozen backbone. It takes one pass over the training split, without gradients.
 """
 
 from __future__ import annotations

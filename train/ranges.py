@@ -1,4 +1,4 @@
-"""Least and greatest values of the settings of a recipe. Loads nothing heavy: they are checked before torch is."""
+"""Ranges of the settings of a recipe. Imports nothing heavy: ranges are checked before torch is imported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Range(NamedTuple):
     above: bool = False  # the least value itself is none
 
     def holds(self, value: float) -> bool:
-        """Whether a value is in it; NaN is not."""
+        """Whether a value is in the range; NaN is not."""
         return (self.least < value if self.above else self.least <= value) and value <= self.most
 
     def in_words(self, value: float) -> str:

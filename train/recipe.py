@@ -1,4 +1,4 @@
-"""What a run is configured with: one tree, the same in YAML, on the command line and in Python."""
+"""Reads recipes: one tree of settings, the same in YAML, on the command line and in Python."""
 
 from __future__ import annotations
 
@@ -330,6 +330,6 @@ def _in_one_line(message: str) -> str:
 
 
 def _kind(text: str) -> str:
-    """Write a type as people do."""
+    """Describe a type in words."""
     text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
     return text.replace("typing.", "").replace("NoneType", "null").removeprefix("Literal").strip("[]").replace("'", "")

@@ -1,5 +1,4 @@
-"""The refit, from the recipe to the judge: once a validation split has chosen, a judge is trained on all pairs, those
-of that split too.
+"""The refit: after model selection, a judge is trained on all pairs, including those of the validation split.
 
 None are left to measure it by. So it is measured and calibrated by scores of other judges of the same recipe, which
 were not trained on these pairs.

@@ -1,5 +1,6 @@
-"""What a run is configured with, beside the judge and its data: the tree of a recipe, and the recipes that come with
-the package. Loads nothing heavy, so that `train --help` is instant."""
+"""Settings of a run, and the recipes of the package.
+
+Imports nothing heavy, so that `train --help` is instant."""
 
 from __future__ import annotations
 
@@ -21,22 +22,22 @@ Cache = Literal["auto", "none", "audio", "layers"]
 
 @dataclass(frozen=True)
 class LossWeights:
-    """How much each loss counts; 0 = not at all.
+    """Weight of each loss; 0 = not used.
 
-    If every loss on ratings is 0, the head's own is taken: mse for the regression head, gaussian_nll, ordinal
-    (corn), histogram. Losses are taken over the items of a batch, those of all devices together. Distances are
-    shares of the scale, so that dimensions on different scales count alike.
+    If every loss on ratings is 0, the head's own loss is used: mse (regression head), gaussian_nll, ordinal (corn
+    head) or histogram. Losses are computed over the batch of all devices. Distances are shares of the scale, so that
+    dimensions on different scales count alike.
 
     Attributes:
         mse: Squared error of the score.
         ccc: One minus the concordance correlation of the batch.
         gaussian_nll: Half the squared error of the score, and the negative log likelihood of the target given that
-            score, which the deviation learns from (gaussian head).
-        ordinal: Thresholds between the steps (corn head).
+            score, from which the deviation learns (gaussian head).
+        ordinal: Cross-entropy of the thresholds between the steps (corn head).
         histogram: Cross-entropy with the raters' histogram (corn and histogram heads).
         soft_spearman: One minus a differentiable Spearman correlation of the batch.
-        bradley_terry: Of comparisons, by people or counterfactual, where the data has a share of them. With it,
-            compared pairs are kept around the middle of the scale, which comparisons leave open.
+        bradley_terry: Bradley-Terry loss of comparisons, by people or counterfactual, if the data has them. It also
+            keeps compared pairs near the middle of the scale, because comparisons do not determine the level.
     """
 
     mse: float = 0.0
@@ -53,9 +54,9 @@ class LossSettings:
     """Settings of single losses; distances are shares of the scale.
 
     Attributes:
-        temperature: Softness of soft_spearman's ranks.
-        preference_temperature: Lead at which bradley_terry is three quarters sure (sigmoid of 1). Single preferences
-            are noisy: a low one trusts each too much (on the sample 0.1 learned far more slowly than 0.3).
+        temperature: Temperature of soft_spearman: higher values make the ranks softer.
+        preference_temperature: Difference of two scores at which bradley_terry gives the better one a probability of
+            0.73 (sigmoid of 1). Low values trust single, noisy preferences too much.
     """
 
     temperature: float = 0.1
@@ -71,10 +72,10 @@ class ObjectiveSettings:
     """What is minimised.
 
     Attributes:
-        losses: How much each loss counts; by default the head's own.
+        losses: Weight of each loss; by default the head's own.
         settings: Settings of single losses.
-        rater_embedding: Size of what is learned of each rater, with data.target single; the judge then predicts for the
-            mean rater. 0 = nothing.
+        rater_embedding: Size of the embedding that is learned for each rater, with data.target single; the judge then
+            predicts for the mean rater. 0 = none.
     """
 
     losses: LossWeights = NATURAL
@@ -87,10 +88,10 @@ class OptimizerSettings:
     """AdamW and its learning rates.
 
     Attributes:
-        learning_rate: Peak, of the adapters and of fully fine-tuned parts of the backbone.
-        head_learning_rate: Peak, of what starts from nothing: pooling, head, and a cross-attention fusion.
-        weight_decay: Of the weight matrices.
-        warmup: Share of all steps during which the learning rates rise; they then fall along a cosine to zero.
+        learning_rate: Peak learning rate of the adapters and of fully fine-tuned parts of the backbone.
+        head_learning_rate: Peak learning rate of what is not pre-trained: pooling, head and cross-attention fusion.
+        weight_decay: Weight decay of the weight matrices.
+        warmup: Share of all steps during which the learning rates rise; they then follow a cosine to zero.
     """
 
     learning_rate: float = 2e-4
@@ -101,15 +102,15 @@ class OptimizerSettings:
 
 @dataclass(frozen=True)
 class CacheSettings:
-    """What frozen layers make of the data, computed once.
+    """Cache of the outputs of frozen layers.
 
     Attributes:
-        what: Nothing (none), the output of a frozen audio tower (audio), or what enters the first layer of the language
-            model with LoRA (layers, see judge.lora.layers). auto: audio, unless the tower is trained, clips are
-            augmented, or weights are sharded.
-        folder: Where that is kept, for this and other runs and for scoring; by default in the temporary folder of each
-            machine (TMPDIR), once for all of its processes, until training ends.
-        gigabytes: Most that the folder may take; what was used longest ago is deleted.
+        what: none, the output of a frozen audio tower (audio), or the input of the first layer of the language model
+            with LoRA (layers, see judge.lora.layers). auto: audio, unless the tower is trained, clips are augmented, or
+            weights are sharded.
+        folder: Folder of the cache, which later runs and scoring can use. By default a temporary folder on each machine
+            (TMPDIR) that its processes share and that is deleted when training ends.
+        gigabytes: Maximum size of the folder; the least recently used entries are deleted.
     """
 
     what: Cache = "auto"
@@ -119,45 +120,42 @@ class CacheSettings:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A run.
+    """Settings of a run.
 
     Attributes:
         run: Folder of this run: checkpoints, logs, resolved configuration.
-        resume: Continue from the last checkpoint in the folder of the run; auto: if there is one, else start.
-        method: probe: no gradients; the head becomes the closed-form regression of ratings on what the frozen backbone
-            hears, ridge or with a Gaussian kernel, or of their ranks, in one pass over the training split. lora: starts
-            at that of ratings (ridge with several processes, a rater embedding, or more than 5,000 pairs) and trains
-            adapters, pooling and head; its start may remain the best checkpoint. auto: the probe, then lora,
-            which is kept only if it agrees better with people than the probe on pairs that neither was trained on (the
-            90 % interval of its lead must not begin below 0).
-        refit: Train on the validation splits, too, once they have chosen. lora: for as many epochs as a first run had
-            at its best; probe: kernel and penalty by cross-validation on all. It is calibrated with scores of judges
-            that were not trained on a pair.
-        folds: Train a judge on all but one of so many parts of train and validation splits, once for each part, which
-            keep speakers (or groups) whole; RUN/left_out.csv has what each says of its part, RUN/ensemble is all of
-            them together, and the run itself is the judge that was fitted to all pairs, as with refit. 0 = none.
-        seed: Of weights, order and dropout.
-        patience: Validations without better agreement before stopping.
-        checkpoint_steps: Steps of the optimizer between checkpoints in mid-epoch; 0: only at the end of epochs.
-        gradient_checkpointing: Compute layers again in the backward pass instead of keeping what they computed: less
-            memory, about a third more time.
+        resume: Continue from the last checkpoint of the run. auto: start if there is none.
+        method: probe: fit the head in closed form, as a regression (ridge or Gaussian kernel) of the ratings or their
+            ranks on features of the frozen backbone. lora: start at that regression of the ratings (ridge with several
+            processes, a rater embedding, or more than 5,000 pairs), then train adapters, pooling and head; the start
+            may remain the best checkpoint. auto: the probe, then lora, which is kept only if the 90 % interval of its
+            gain over the probe, on pairs that neither was trained on, does not reach below 0.
+        refit: Also train on the validation splits, after model selection. lora: for the best number of epochs of a
+            first run; probe: kernel and penalty by cross-validation on all pairs. The judge is calibrated with scores
+            of judges that were not trained on the pair.
+        folds: Number of folds of a cross-validation on the train and validation splits that keeps speakers (or groups)
+            whole. RUN/left_out.csv holds the score of each pair by the judge of the other folds, RUN/ensemble all
+            judges as one; the run itself is a judge of all pairs, as with refit. 0 = no cross-validation.
+        seed: Random seed of weights, order and dropout.
+        patience: Validations without better agreement before training stops.
+        checkpoint_steps: Optimizer steps between checkpoints within an epoch; 0 = only at the end of epochs.
+        gradient_checkpointing: Recompute activations in the backward pass: less memory, about a third more time.
         compile_layers: Compile each transformer layer (torch.compile): a minute or more at the start, then faster steps
             on a GPU.
-        expected_trainable: How many parameters of each part are trained, as the table at the start shows them; training
-            refuses to start with others.
-        profile: Write where the time goes to RUN/profile: operations and a trace.
-        log_audio: Players of the items that validation scored worst: true = in every logger that has some, false = in
-            none; by default in TensorBoard's files alone, for with Weights & Biases recordings of people leave this
-            machine, those of an offline run with `wandb sync`.
-        dry_run: Train nothing: say what would be trained and what memory a step needs.
-        json: Print JSON: of a dry run the counts, else where the run and its best checkpoint are.
+        expected_trainable: Expected number of trained parameters of each part, as in the table at the start; training
+            does not start with other numbers.
+        profile: Write a profile of operations and a trace to RUN/profile.
+        log_audio: Log players of the items that validation scored worst: true = in every logger, false = in none. By
+            default in TensorBoard alone: Weights & Biases would upload recordings of people.
+        dry_run: Print what would be trained and how much memory a step needs, without training.
+        json: Print JSON: the counts of a dry run, otherwise the paths of the run and of its best checkpoint.
         clip_seconds: Length of every clip in a dry run.
-        gpu_gib: Memory of a GPU to fit in a dry run; by default that of the GPU here, if any.
-        judge: What is built.
-        objective: What is minimised.
+        gpu_gib: GPU memory for a dry run; by default that of the GPU of this machine.
+        judge: The judge.
+        objective: The loss.
         optimizer: AdamW and its learning rates.
-        cache: What frozen layers make of the data, computed once.
-        data: What is trained on.
+        cache: Cache of the outputs of frozen layers.
+        data: The training data.
         trainer: Arguments of `lightning.Trainer`.
     """
 

@@ -64,7 +64,7 @@ from .throughput import ProgressLines, Throughput
 
 
 def is_first() -> bool:
-    """Whether this is the first process of the run, which alone writes and speaks."""
+    """Whether this is the first process of the run, the only one that writes files and prints."""
     return rank_zero_only.rank == 0  # pyright: ignore[reportFunctionMemberAccess]
 
 
@@ -83,7 +83,7 @@ def run_folder(recipe: Recipe) -> Path:
 
 
 def starting_point(run: Path, resume: bool | Literal["auto"]) -> Path | None:
-    """The checkpoint from which a run goes on; None = it begins.
+    """The checkpoint from which a run resumes; None = a new run.
 
     Raises:
         UserError: If there shall be one and is none, or the other way round.
@@ -139,7 +139,7 @@ def _write_recipe(run: Path, text: str, seed: int) -> None:
 
 @dataclass(frozen=True)
 class Resumed:
-    """What a run takes over from a checkpoint before Lightning restores the rest; by default it begins."""
+    """State that a run takes from a checkpoint before Lightning restores the rest; by default that of a new run."""
 
     checkpoint: Path | None = None
     position: Position = field(default_factory=Position)  # next batch
@@ -160,7 +160,7 @@ class Resumed:
 
 
 def _resumed_from(checkpoint: Path) -> Resumed:
-    """Read what a run takes over from a checkpoint."""
+    """Read that state from a checkpoint."""
     content = read_checkpoint(checkpoint)
     saved = parse(checkpoint, content["description"]).settings.head_input
     return Resumed(
@@ -176,7 +176,7 @@ def _resumed_from(checkpoint: Path) -> Resumed:
 
 
 def selection_callbacks(recipe: Recipe, run: Path) -> list[Callback]:
-    """Keep the checkpoint of best agreement, and stop when there was none for a while."""
+    """Keep the checkpoint of best agreement, and stop early."""
     best = ModelCheckpoint(
         run / CHECKPOINTS, filename="best", monitor=MONITOR, mode="max", enable_version_counter=False
     )
@@ -280,7 +280,7 @@ def read_data(data: PairDataModule, given: PairDataset | None) -> None:
 
 
 def check_cache(recipe: Recipe) -> None:
-    """Check that what would be computed once is the same in each epoch.
+    """Check that cached activations would be the same in each epoch.
 
     Raises:
         UserError: If clips are augmented.

@@ -147,7 +147,7 @@ def closed_form(
 
 
 def shards_weights(trainer: L.Trainer) -> bool:
-    """Whether no process has all weights."""
+    """Whether the weights are sharded."""
     return getattr(trainer.strategy, "shards_weights", False)
 
 

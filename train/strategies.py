@@ -1,4 +1,4 @@
-"""Which of Lightning's strategies train a judge: DDP, FSDP2 and ZeRO, and who starts the processes."""
+"""Lightning strategies for training a judge: DDP, FSDP2 and ZeRO."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ class ZeroStrategy(DeepSpeedStrategy):
 
 
 class _WeightsAsTheyAre(DeepSpeedPrecision):
-    """Casts nothing: dtypes are those of the judge."""
+    """A precision plugin that casts nothing: dtypes are those of the judge."""
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
         """The module itself."""
@@ -412,8 +412,8 @@ def check_strategy(recipe: Recipe) -> None:
 
 
 class SameStart(Callback):
-    """Compares from where the processes of a run go on: each has looked by itself, before they could talk to each
-    other, and a network file system may show some of them what was there a minute ago.
+    """Checks that all processes of a run resume from the same checkpoint: each has looked for it by itself, and a
+    network file system may have shown an older state to some of them.
 
     Args:
         loops: State of the loops in the checkpoint that was found; None = a new run.

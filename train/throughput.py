@@ -1,4 +1,5 @@
-"""How far and how fast training is, and what of it is waste: logged, shown in the progress bar, one line at the end."""
+"""Progress and speed of training, and the shares of padding and waiting: logged, shown in the progress bar, and
+summarised in one line at the end."""
 
 from __future__ import annotations
 
@@ -207,7 +208,7 @@ def memory_bytes(device: torch.device) -> float:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done what was asked of it; a CPU always has."""
+    """Wait until the device has finished its queued work; a CPU always has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

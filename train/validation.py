@@ -1,4 +1,4 @@
-"""Agreement on the whole validation split, whatever the ranks saw of it."""
+"""Agreement on the whole validation split, gathered from all ranks."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Validation:
 
 
 def lead_interval(draws: Resamples, leads: np.ndarray) -> tuple[float, float] | tuple[None, None]:
-    """The 90 % interval of a lead, from that of each draw; None where draws of fewer than `MIN_GROUPS` groups hardly
+    """The 90 % interval of a gain, from those of the draws; None where draws of fewer than `MIN_GROUPS` groups hardly
     differ, whoever leads, or where no draw has a lead."""
     if draws.n_groups < MIN_GROUPS or np.isnan(leads).all():
         return None, None

@@ -117,7 +117,7 @@ PictureLogger = TensorBoardLogger | WandbLogger
 
 @dataclass(frozen=True)
 class Miss:
-    """A pair that was scored badly: its sound is played, its words are written nowhere. With the dimension of its
+    """A pair with a large error: its audio is played, its transcript is not shown. With the dimension of its
     largest error, as a share of the scale, and prediction and mean human rating there, in rating points."""
 
     pair: Pair

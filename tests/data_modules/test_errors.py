@@ -62,7 +62,7 @@ def test_programs_tell_errors_by_their_code(call, code):
 def test_a_bug_in_one_of_several_processes_may_come_from_another(processes, told, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", processes)
     line = bug(RuntimeError("Connection closed by peer"))
-    assert line.startswith("RuntimeError: Connection closed by peer: a mistake of this program")
+    assert line.startswith("RuntimeError: Connection closed by peer: internal error")
     assert ("unless another process of the run ended before" in line) == told
 
 

@@ -267,7 +267,7 @@ def test_what_the_trainer_refuses_is_one_line(option, value, message, train_argu
 def test_a_mistake_of_ours_while_the_trainer_is_made_is_told_as_a_bug(train_arguments, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("empathy_judge.train.shared.Throughput", mock.Mock(side_effect=ValueError("no such clock")))
     assert main(["train", *train_arguments(tmp_path / "run")]) == 70
-    assert capsys.readouterr().err.startswith("error: ValueError: no such clock: a mistake of this program")
+    assert capsys.readouterr().err.startswith("error: ValueError: no such clock: internal error")
 
 
 def test_early_stopping_ends_a_run_that_gets_no_better(train_arguments, tmp_path):

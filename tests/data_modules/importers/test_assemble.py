@@ -153,7 +153,7 @@ def test_two_imports_into_one_folder(large):
     notes.mkdir(parents=True)
     with (
         FileLock(notes / "lock"),
-        pytest.raises(DataError, match="dataset: another process is writing it; expected wait"),
+        pytest.raises(DataError, match="dataset: another process is writing it; wait"),
     ):
         large.load()
     assert len(large.load().pairs) == PAIRS
