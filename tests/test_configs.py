@@ -338,6 +338,15 @@ def test_a_precision_with_which_a_run_would_fail_is_refused_first(precision, par
     assert [parser.parse([*words, good]).trainer.precision for good in ("32", "16-mixed")] == [32, "16-mixed"]
 
 
+def test_a_revision_of_a_folder_is_refused(parser, tmp_path):
+    """The shipped backbone was trained whatever revision was asked for."""
+    for backbone in ("nano", str(tmp_path)):
+        words = ["--config", "nano", "--data.path", "d", "--judge.backbone", backbone, "--judge.revision", "v2"]
+        with pytest.raises(UserError, match=r"judge.revision 'v2': backbone .* is a folder; expected null"):
+            parser.parse(words)
+    parser.parse(["--config", "nano", "--data.path", "d", "--judge.backbone", "org/name", "--judge.revision", "v2"])
+
+
 def test_no_patience_is_refused(parser):
     """It ended a run before its first step, which then said that it had no best checkpoint."""
     with pytest.raises(UserError, match=r"patience 0; expected 1 to 1000000000"):

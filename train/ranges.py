@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from ..data_modules.errors import UserError, shown
 from ..data_modules.numerals import is_plain
 from ..data_modules.parallel import available_cores
 from ..data_modules.yaml_files import ODD_NUMBER
+from ..models import NANO
 from ..models.settings import LoraSettings
 from .settings import LossWeights
 
@@ -99,11 +101,14 @@ def is_not_finite(text: str) -> bool:
 
 
 def check_ranges(found: Namespace, where: str) -> None:
-    """Check all numbers of a recipe; `where` heads a message.
+    """Check all numbers of a recipe, and a revision, which only a model on the hub has; `where` heads a message.
 
     Raises:
-        UserError: If one is out of its range.
+        UserError: If a number is out of its range, or the backbone with a revision is a folder.
     """
+    backbone, revision = found.get("judge.backbone"), found.get("judge.revision")
+    if revision is not None and (backbone == NANO or os.path.exists(str(backbone))):
+        raise UserError(f"{where}judge.revision {shown(revision)}: backbone {backbone} is a folder; expected null")
     trainer = found.get("trainer")  # a plain tree where Lightning is not loaded, or the name of a file
     for name in RANGES:
         group, _, key = name.partition(".")
