@@ -6,8 +6,9 @@ import asyncio
 import json
 from dataclasses import dataclass
 
-from .provider import Provider, Usage
+from .provider import Provider
 from .questions import Question
+from .replies import Usage
 from .settings import Price
 
 BYTES_PER_TOKEN = 3.5

@@ -19,8 +19,9 @@ from ....data_modules.errors import ASKED_TO_STOP, AudioError, UserError
 from ....data_modules.parallel import ProgressBar, in_daemon_thread, listen, restore
 from .budget import Budget, RequestPlan
 from .cache import AnswerCache, CachedAnswer, cache_key
-from .provider import ANSWERED, CUT_OFF, REFUSED, Provider, Reply, RequestError
+from .provider import Provider
 from .questions import AnswerForm, Question, Unread, expected_score
+from .replies import ANSWERED, CUT_OFF, REFUSED, Reply, RequestError
 from .settings import PRICES, PromptedSettings
 
 ATTEMPTS = 6

@@ -16,8 +16,8 @@ from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.budget import HEADROOM, Budget, RequestSize
 from empathy_judge.eval.judges.prompted.costs import check_budget, disclosure
 from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
-from empathy_judge.eval.judges.prompted.provider import Usage
 from empathy_judge.eval.judges.prompted.questions import score_question
+from empathy_judge.eval.judges.prompted.replies import Usage
 from empathy_judge.eval.judges.prompted.settings import Price, parse_settings
 
 from .conftest import EMPATHY, GOOD, OPENAI_PRICE, RUNNER, clip
