@@ -28,21 +28,6 @@ class RequestSize:
     out: int  # tokens, the longest answer that is allowed
 
 
-@dataclass
-class RequestPlan:
-    """The requests that asking would send."""
-
-    questions: int  # in all
-    requests: int = 0  # of these, without an answer yet
-    seconds: float = 0.0  # of audio in the requests
-    megabytes: float = 0.0  # of audio as it is sent
-    dollars: float = 0.0  # what they would likely cost; 0 where no price is known
-    anew: float = 0.0  # what all questions would likely cost, answered before or not: what a listening check takes
-    equal: int = 0  # questions that are the same as one of these requests
-    unusable: int = 0  # questions whose clips cannot be used
-    example: Question | None = None  # the first question, if there is one
-
-
 class Budget:
     """Counts what was spent, and holds a limit by the counts of the server, whatever they are.
 

@@ -88,35 +88,37 @@ class AnswerForm:
         )
         return f'Answer with one JSON object and nothing else: {{"{REASON}": "<one sentence>", {fields}}}'
 
-    def read(self, answer: str) -> dict[str, float]:
+    def read(self, answer: str, alternatives: Mapping[str, float] | None = None) -> dict[str, float]:
         """Name -> number, from the last JSON object that has all names: models put prose and code fences around it.
+
+        Args:
+            answer: What the model wrote.
+            alternatives: See `_expected_score`.
 
         Raises:
             Unread: If the answer does not have the form.
         """
-        names = [d.name for d in self.dimensions]
         if self.kind == "number":
+            (dimension,) = self.dimensions
+            if (expected := _expected_score(alternatives or {}, dimension)) is not None:
+                return {dimension.name: expected}
             if not (alone := _ALONE.fullmatch(answer.strip()[:_LONGEST])):
                 raise Unread(UNREADABLE)
-            return {names[0]: _on_scale(alone[1], self.dimensions[0])}
-        objects = [value for value in _objects(answer[-_LONGEST:]) if all(name in value for name in names)]
+            return {dimension.name: _on_scale(alone[1], dimension)}
+        read = _on_scale if self.kind == "scores" else _verdict
+        objects = [value for value in _objects(answer[-_LONGEST:]) if all(d.name in value for d in self.dimensions)]
         if not objects:
             raise Unread(UNREADABLE)
-        if self.kind == "verdicts":
-            return {name: _verdict(objects[-1][name]) for name in names}
-        return {d.name: _on_scale(objects[-1][d.name], d) for d in self.dimensions}
+        return {d.name: read(objects[-1][d.name], d) for d in self.dimensions}
 
 
-def expected_score(alternatives: Mapping[str, float], dimension: Dimension) -> float | None:
+def _expected_score(alternatives: Mapping[str, float], dimension: Dimension) -> float | None:
     """The mean of the scores on the scale that the first token could have been, weighted by their probabilities (Liu et
-    al., 2023, G-Eval).
+    al., 2023, G-Eval); None where no token is one.
 
     Args:
         alternatives: Token -> natural logarithm of its probability.
         dimension: The dimension; every point of its scale must be a single token, such as a digit.
-
-    Returns:
-        Rating points; None where no token is a score on the scale.
     """
     weights: dict[float, float] = {}
     for token, logarithm in alternatives.items():
@@ -140,7 +142,7 @@ def _objects(text: str) -> Iterator[Mapping[str, Any]]:
         start = text.find("{", end)
 
 
-def _verdict(value: Any) -> float:
+def _verdict(value: Any, dimension: Dimension) -> float:
     if (preferred := _PREFERENCE.get(str(value).strip().lower())) is None:
         raise Unread(UNREADABLE)
     return preferred

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
 from ....data_modules.errors import UserError, shown
@@ -43,12 +43,6 @@ def _price(value: object) -> object:
     except (TypeError, ValueError):
         pass
     raise ValueError("TEXT_IN:AUDIO_IN:OUT in dollars for a million tokens, such as 2.5:32:10")
-
-
-def _even(opponents: int) -> int:
-    if opponents % 2:  # neighbours on a circle come in twos
-        raise ValueError("an even number, or 0 for all others")
-    return opponents
 
 
 def server_address(value: str) -> str:
@@ -91,7 +85,7 @@ class PromptedSettings(BaseModel, frozen=True):
     hears: Literal["audio", "both", "transcript"] = "audio"
     examples: int = Field(default=0, ge=0, le=64)
     samples: int = Field(default=3, ge=1, le=100)
-    opponents: Annotated[int, AfterValidator(_even)] = Field(default=4, ge=0, le=1000)
+    opponents: int = Field(default=4, ge=0, le=1000, multiple_of=2)  # neighbours on a circle come in twos
     answers: Literal["auto", "schema", "function", "text", "logprobs"] = "auto"
     temperature: float | None = Field(default=None, ge=0, le=2)
     rpm: float | None = Field(default=None, ge=0.1, le=1e6)
@@ -143,10 +137,10 @@ def parse_settings(words: Sequence[str], spec: str) -> PromptedSettings:
             expected = str(wrong.get("ctx", {})["error"])
         elif wrong["type"] == "literal_error":
             expected = f"one of {', '.join(get_args(field.annotation))}"
+        elif wrong["type"] == "multiple_of":
+            expected = "an even number, or 0 for all others"
         else:
-            bounds = {
-                key: getattr(bound, key) for bound in field.metadata for key in ("ge", "le") if hasattr(bound, key)
-            }
+            bounds = {key: getattr(part, key) for part in field.metadata for key in ("ge", "le") if hasattr(part, key)}
             kind = "a whole number, " if field.annotation is int else ""
             expected = f"{kind}{bounds['ge']:g} to {bounds['le']:g}"
         raise UserError(f"judge {shown(spec)}: {name} {shown(values[name])}; expected {expected}") from None

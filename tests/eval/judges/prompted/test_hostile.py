@@ -230,7 +230,7 @@ def test_a_key_that_the_model_repeats_is_kept_nowhere(scored, monkeypatch):
     found = scored("openai", body)
     assert found.row["score"] == 4
     assert found.row["meta"]["versions"] == ["m-[key]"]
-    kept = found.judge.session._answers._base.execute("SELECT reply FROM answers").fetchall()
+    kept = found.judge.session.answers._base.execute("SELECT reply FROM answers").fetchall()
     assert key not in str(kept)
     assert "it is [key]" in str(kept)
 
