@@ -66,10 +66,7 @@ def planned(judge: PromptedJudge, pairs: Sequence[Pair]) -> RequestPlan:
 def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
     """Several lines of text: where questions go, what they contain, their number, and the estimated cost.
 
-    Args:
-        judge: The judge that is asked.
-        plan: The plan of one pass.
-        passes: Passes over the pairs: one, and one for each listening check.
+    `plan` is that of one pass over the pairs; `passes` are one, and one for each listening check.
     """
     provider, settings, budget = judge.session.provider, judge.session.settings, judge.session.budget
     lines = [f"{judge.name} asks {provider.place}{provider.told}"]
@@ -113,14 +110,9 @@ def example_request(judge: PromptedJudge, plan: RequestPlan) -> str:
 
 
 def check_budget(judge: PromptedJudge, plan: RequestPlan, passes: int) -> None:
-    """Checks before the first question that a price is known, and a budget set unless that price is 0.
+    """Checks before the first question that a price is known, and a budget set unless it is 0; see `disclosure`.
 
     Without a price no budget can be held: the dollars of an answer are its tokens times the price.
-
-    Args:
-        judge: The judge that is asked.
-        plan: The plan of one pass.
-        passes: See `disclosure`; what a listening check asks may not be in the plan.
 
     Raises:
         UserError: If a price or a budget is missing.

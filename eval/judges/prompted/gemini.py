@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from .provider import ALTERNATIVES, Provider
 from .questions import PromptMessage, Question
-from .replies import ANSWERED, BLOCKED, CUT_OFF, EMPTY, Reply, RequestError, Usage, read, retry_after, tokens
+from .replies import ANSWERED, BLOCKED, CUT_OFF, EMPTY, Reply, RequestError, Usage, chances, read, retry_after, tokens
 from .settings import AnswerMode
 
 _MOST_BYTES = 20_000_000  # of a request with audio inside
@@ -73,13 +73,12 @@ class GeminiProvider(Provider):
         parts = read(body, "candidates.0.content.parts", list) or ()
         content = "".join(read(part, "text", str) or "" for part in parts if not read(part, "thought", bool))
         finish = read(body, "candidates.0.finishReason", str)
-        first = read(body, "candidates.0.logprobsResult.topCandidates.0.candidates", list) or ()
-        alternatives = {read(candidate, "token", str): read(candidate, "logProbability", float) for candidate in first}
+        first = read(body, "candidates.0.logprobsResult.topCandidates.0.candidates", list)
+        alternatives = chances(first, "logProbability")
         if finish in _SAFETY:
             return Reply(BLOCKED, content, version)
         kind = CUT_OFF if finish == "MAX_TOKENS" else ANSWERED if content.strip() else EMPTY
-        known = {token: chance for token, chance in alternatives.items() if token is not None and chance is not None}
-        return Reply(kind, content, version, alternatives=known)
+        return Reply(kind, content, version, alternatives=alternatives)
 
     def usage(self, body: Any) -> Usage:
         try:

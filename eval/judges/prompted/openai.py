@@ -11,7 +11,7 @@ import numpy as np
 from ....data_modules.audio import Clip
 from .provider import ALTERNATIVES, Provider
 from .questions import PromptMessage, Question, Sound, sound_of
-from .replies import ANSWERED, BLOCKED, CUT_OFF, EMPTY, REFUSED, Reply, Usage, read, tokens
+from .replies import ANSWERED, BLOCKED, CUT_OFF, EMPTY, REFUSED, Reply, Usage, chances, read, tokens
 from .settings import AnswerMode, PromptedSettings
 
 _FUNCTION = "rate"
@@ -82,8 +82,7 @@ class OpenAIProvider(Provider):
             raise ValueError("choices.0.message: absent")
         calls = [read(call, "function.arguments", str) for call in read(choice, "message.tool_calls", list) or ()]
         content = next((call for call in calls if call is not None), None) or read(choice, "message.content", str) or ""
-        first = read(choice, "logprobs.content.0.top_logprobs", list) or ()
-        alternatives = {read(candidate, "token", str) or "": read(candidate, "logprob", float) for candidate in first}
+        alternatives = chances(read(choice, "logprobs.content.0.top_logprobs", list), "logprob")
         finish, refusal = read(choice, "finish_reason", str), read(choice, "message.refusal", str)
         if refusal:
             kind, content = REFUSED, refusal
@@ -91,8 +90,7 @@ class OpenAIProvider(Provider):
             kind = BLOCKED if finish == "content_filter" else CUT_OFF
         else:
             kind = ANSWERED if content.strip() else EMPTY
-        known = {token: logprob for token, logprob in alternatives.items() if logprob is not None}
-        return Reply(kind, content, version, alternatives=known)
+        return Reply(kind, content, version, alternatives=alternatives)
 
     def usage(self, body: Any) -> Usage:
         audio = tokens(body, "usage.prompt_tokens_details.audio_tokens")

@@ -42,27 +42,20 @@ class Provider(ABC):
         settings: Address and timeout.
         dry_run: Whether nothing will be sent, so that no key is needed.
 
-    Attributes:
-        name: Of the vendor, such as ``openai``.
-        place: Where questions go: a host name.
-        elsewhere: Whether that is another server than the vendor's, whose prices then say nothing about it.
-        told: What the disclosure says of it after its place.
-        key: Key for requests; None where a server needs none.
-        modes: Ways to impose the form of an answer, the one that is best with this model first.
-        audio_tokens_per_second: For estimates of cost.
-        likely_tokens: Of an answer, thoughts included; for estimates too.
-        max_tokens: Longest answer that is allowed, thoughts included.
-
     Raises:
         UserError: If the variable holds no address, httpx is missing, the vendor is asked without a key, or no
             header can hold the key.
     """
 
-    name: str
-    modes: tuple[AnswerMode, ...]
-    audio_tokens_per_second: float
-    likely_tokens: int
-    max_tokens: int
+    name: str  # of the vendor, such as ``openai``
+    place: str  # where questions go: a host name
+    elsewhere: bool  # whether that is another server than the vendor's, whose prices then say nothing about it
+    told: str  # what the disclosure says of it after its place
+    key: str | None  # for requests; None where a server needs none
+    modes: tuple[AnswerMode, ...]  # ways to impose the form of an answer, the one that is best with this model first
+    audio_tokens_per_second: float  # for estimates of cost
+    likely_tokens: int  # of an answer, thoughts included; for estimates too
+    max_tokens: int  # longest answer that is allowed, thoughts included
     official: ClassVar[str]  # address of the vendor
     url_variable: ClassVar[str]  # environment variable in which the vendor's SDK looks for another address
     key_variables: ClassVar[tuple[str, ...]]  # those in which it looks for the key; the first that is set counts

@@ -107,6 +107,12 @@ def _field(body: Any, path: str) -> Any:
     return value
 
 
+def chances(candidates: Any, name: str) -> dict[str, float]:
+    """Token -> logarithm of its probability, a field of the given name; without candidates that lack one of them."""
+    found = {read(candidate, "token", str): read(candidate, name, float) for candidate in candidates or ()}
+    return {token: chance for token, chance in found.items() if token is not None and chance is not None}
+
+
 def retry_after(*values: tuple[str | None, float]) -> float | None:
     """Seconds to wait, from pairs of a text and its unit in seconds: the first valid number, at most an hour."""
     for text, unit in values:

@@ -60,38 +60,27 @@ def server_address(value: str) -> str:
 
 
 class PromptedSettings(BaseModel, frozen=True):
-    """The settings in a spec such as ``openai:gpt-audio-1.5,rubric=attunement,samples=5``.
-
-    Attributes:
-        mode: Score each pair, or compare every two responses to a context (in both orders).
-        rubric: The construct.
-        hears: Both clips; also their transcripts; or the transcripts alone, which shows what words give.
-        examples: Rated pairs of the training split that are shown first.
-        samples: Times that each question is asked; the scores are averaged.
-        opponents: Responses that each is compared with, where the mode is pairwise; even; 0 = all of its group.
-        answers: How the form of the answer is imposed; ``auto`` = as the model supports it.
-        temperature: Of sampling; None = 0 for one sample, 1 for several.
-        rpm: Requests a minute that the account allows; None = adapt to what the server says.
-        concurrency: Most requests under way.
-        timeout: Seconds for one request.
-        price: Of tokens; None = what is known of the model.
-        base_url: Of a server that speaks the same protocol.
-    """
+    """The settings in a spec such as ``openai:gpt-audio-1.5,rubric=attunement,samples=5``."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
+    # score each pair, or compare every two responses to a context (in both orders)
     mode: Literal["pointwise", "pairwise"] = "pointwise"
-    rubric: RubricName = "vocal"
+    rubric: RubricName = "vocal"  # the construct
+    # both clips; also their transcripts; or the transcripts alone, which shows what words give
     hears: Literal["audio", "both", "transcript"] = "audio"
-    examples: int = Field(default=0, ge=0, le=64)
-    samples: int = Field(default=3, ge=1, le=100)
-    opponents: int = Field(default=4, ge=0, le=1000, multiple_of=2)  # neighbours on a circle come in twos
+    examples: int = Field(default=0, ge=0, le=64)  # rated pairs of the training split that are shown first
+    samples: int = Field(default=3, ge=1, le=100)  # times that each question is asked; the scores are averaged
+    # responses that each is compared with, neighbours on a circle, which come in twos; 0 = all of its group
+    opponents: int = Field(default=4, ge=0, le=1000, multiple_of=2)
+    # how the form of the answer is imposed; auto = as the model supports it
     answers: Literal["auto", "schema", "function", "text", "logprobs"] = "auto"
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    rpm: float | None = Field(default=None, ge=0.1, le=1e6)
-    concurrency: int = Field(default=8, ge=1, le=1000)
-    timeout: float = Field(default=120.0, ge=0.1, le=3600)
-    price: Annotated[Price | None, BeforeValidator(_price)] = None
+    temperature: float | None = Field(default=None, ge=0, le=2)  # None = 0 for one sample, 1 for several
+    rpm: float | None = Field(default=None, ge=0.1, le=1e6)  # requests a minute; None = adapt to what the server says
+    concurrency: int = Field(default=8, ge=1, le=1000)  # most requests under way
+    timeout: float = Field(default=120.0, ge=0.1, le=3600)  # seconds for one request
+    price: Annotated[Price | None, BeforeValidator(_price)] = None  # of tokens; None = what is known of the model
+    # of a server that speaks the same protocol
     base_url: Annotated[str | None, BeforeValidator(server_address)] = None
 
     @field_validator("examples", "samples", "opponents", "temperature", "rpm", "concurrency", "timeout", mode="before")
