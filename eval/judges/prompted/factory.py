@@ -10,7 +10,6 @@ import numpy as np
 from platformdirs import user_cache_path
 
 from ....data_modules.errors import UserError, counted, shown
-from ....data_modules.ratings import Dimension
 from ....data_modules.schema import PairDataset
 from .cache import AnswerCache
 from .gemini import GeminiProvider
@@ -72,19 +71,15 @@ def open_prompted(
             raise UserError(f"judge {shown(spec)}: answers=logprobs is for mode=pointwise alone")
         return PairwiseJudge(judge_name, session, dimensions, only_given)
     for dimension in dimensions if by_number else ():
-        if not _is_a_digit(dimension):  # the probabilities are those of one token; only digits are one everywhere
+        steps_of_one = dimension.step == 1 and float(dimension.minimum).is_integer()
+        # the probabilities are those of one token; only digits are one everywhere
+        if not (steps_of_one and dimension.minimum >= 0 and dimension.maximum <= 9):
             raise UserError(
                 f"judge {shown(spec)}: answers=logprobs with {dimension.name} of {dimension.scale}; expected scales "
                 "whose scores are single digits"
             )
     examples = choose_examples(dataset, learn_from, settings.examples) if settings.examples else []
     return PointwiseJudge(judge_name, session, dimensions, only_given, examples)
-
-
-def _is_a_digit(dimension: Dimension) -> bool:
-    """Whether every score on the scale of a dimension is a single digit."""
-    is_integer = dimension.step == 1 and float(dimension.minimum).is_integer()
-    return is_integer and dimension.minimum >= 0 and dimension.maximum <= 9
 
 
 def choose_examples(dataset: PairDataset, splits: Sequence[str], count: int) -> list[Example]:
