@@ -157,9 +157,9 @@ def _named(
 
 def _disclose(judge: PromptedJudge, pairs: Sequence[Pair], checks: Sequence[Probe], dry_run: bool) -> None:
     """Prints what a prompted judge would send and its cost; with a dry run also a request, else checks the budget."""
-    from .prompted.costs import check_budget, disclosure, example_request
+    from .prompted.costs import check_budget, disclosure, example_request, planned
 
-    plan = judge.session.plan(judge.tasks(pairs))
+    plan = planned(judge, pairs)
     print(disclosure(judge, plan, 1 + len(checks)), file=sys.stderr)
     if dry_run:
         print(example_request(judge, plan))

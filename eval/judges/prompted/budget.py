@@ -6,8 +6,9 @@ import asyncio
 import json
 from dataclasses import dataclass
 
-from .provider import Provider, Usage
+from .provider import Provider
 from .questions import Question
+from .replies import Usage
 from .settings import Price
 
 BYTES_PER_TOKEN = 3.5
@@ -25,21 +26,6 @@ class RequestSize:
     text: int  # bytes
     seconds: float  # of audio
     out: int  # tokens, the longest answer that is allowed
-
-
-@dataclass
-class RequestPlan:
-    """The requests that asking would send."""
-
-    questions: int  # in all
-    requests: int = 0  # of these, without an answer yet
-    seconds: float = 0.0  # of audio in the requests
-    megabytes: float = 0.0  # of audio as it is sent
-    dollars: float = 0.0  # what they would likely cost; 0 where no price is known
-    anew: float = 0.0  # what all questions would likely cost, answered before or not: what a listening check takes
-    equal: int = 0  # questions that are the same as one of these requests
-    unusable: int = 0  # questions whose clips cannot be used
-    example: Question | None = None  # the first question, if there is one
 
 
 class Budget:

@@ -13,8 +13,9 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from ....data_modules.errors import UserError
-from .provider import Provider, Reply
+from .provider import Provider
 from .questions import Question
+from .replies import Reply
 
 _VERSION = 2
 _TABLE = """

@@ -4,23 +4,69 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ....data_modules.errors import UserError, counted
-from .budget import RequestPlan
+from ....data_modules.errors import AudioError, UserError, counted
+from ....data_modules.schema import Pair
+from .cache import cache_key
 from .judges import PromptedJudge
+from .questions import Question
 from .settings import AS_OF
 
 _PRICE = "price=TEXT_IN:AUDIO_IN:OUT (dollars for a million tokens) and --budget DOLLARS, or price=0:0:0 if it is free"
 _AUDIO = re.compile(r'(?<="data": ")[A-Za-z0-9+/=]{401,}(?=")')  # longer base64 is not shown
 
 
+@dataclass
+class RequestPlan:
+    """The requests that asking would send."""
+
+    questions: int  # in all
+    requests: int = 0  # of these, without an answer yet
+    seconds: float = 0.0  # of audio in the requests
+    megabytes: float = 0.0  # of audio as it is sent
+    dollars: float = 0.0  # what they would likely cost; 0 where no price is known
+    anew: float = 0.0  # what all questions would likely cost, answered before or not: what a listening check takes
+    equal: int = 0  # questions that are the same as one of these requests
+    unusable: int = 0  # questions whose clips cannot be used
+    example: Question | None = None  # the first question, if there is one
+
+
+def planned(judge: PromptedJudge, pairs: Sequence[Pair]) -> RequestPlan:
+    """Builds every question about the pairs once, and asks none."""
+    session, tasks = judge.session, judge.tasks(pairs)
+    plan, question, built = RequestPlan(len(tasks)), None, None
+    keys: set[str] = set()
+    for task in tasks:
+        if task.build is not built:  # samples of one question share its clips
+            built = task.build
+            try:
+                question = task.build()
+            except AudioError:
+                question = None
+        if question is None:
+            plan.unusable += 1
+            continue
+        plan.example = plan.example or question
+        dollars = session.budget.estimate(question)
+        plan.anew += dollars
+        key = cache_key(session.provider, question, task.sample)
+        if key in keys:
+            plan.equal += 1
+        elif session.answers.get(key) is None:
+            keys.add(key)
+            plan.requests += 1
+            plan.seconds += sum(sound.seconds for sound in question.sounds)
+            plan.megabytes += sum(len(sound.wav) for sound in question.sounds) / 1e6
+            plan.dollars += dollars
+    return plan
+
+
 def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
     """Several lines of text: where questions go, what they contain, their number, and the estimated cost.
 
-    Args:
-        judge: The judge that is asked.
-        plan: The plan of one pass.
-        passes: Passes over the pairs: one, and one for each listening check.
+    `plan` is that of one pass over the pairs; `passes` are one, and one for each listening check.
     """
     provider, settings, budget = judge.session.provider, judge.session.settings, judge.session.budget
     lines = [f"{judge.name} asks {provider.place}{provider.told}"]
@@ -64,14 +110,9 @@ def example_request(judge: PromptedJudge, plan: RequestPlan) -> str:
 
 
 def check_budget(judge: PromptedJudge, plan: RequestPlan, passes: int) -> None:
-    """Checks before the first question that a price is known, and a budget set unless that price is 0.
+    """Checks before the first question that a price is known, and a budget set unless it is 0; see `disclosure`.
 
     Without a price no budget can be held: the dollars of an answer are its tokens times the price.
-
-    Args:
-        judge: The judge that is asked.
-        plan: The plan of one pass.
-        passes: See `disclosure`; what a listening check asks may not be in the plan.
 
     Raises:
         UserError: If a price or a budget is missing.

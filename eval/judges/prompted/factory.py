@@ -10,18 +10,19 @@ import numpy as np
 from platformdirs import user_cache_path
 
 from ....data_modules.errors import UserError, counted, shown
-from ....data_modules.ratings import Dimension
 from ....data_modules.schema import PairDataset
 from .cache import AnswerCache
 from .gemini import GeminiProvider
 from .judges import PairwiseJudge, PointwiseJudge, PromptedJudge
 from .openai import OpenAIProvider
-from .provider import Provider
 from .questions import Example
 from .runner import Session
 from .settings import PromptedSettings, parse_settings
 
+PROVIDERS = {provider.name: provider for provider in (OpenAIProvider, GeminiProvider)}
+"""The vendors whose protocols are spoken, by the name in a spec."""
 _IN_NAME = ("mode", "rubric", "hears", "examples", "samples", "opponents", "answers", "temperature")
+_USUAL = PromptedSettings.model_fields
 _COSTLY = "each listening check asks everything again; name those you want with --probes"
 
 
@@ -54,10 +55,14 @@ def open_prompted(
         raise UserError(f"judge {shown(spec)}: expected {name}:MODEL")
     settings = parse_settings(words, spec)
     dimensions = dataset.card.dimensions
-    provider = (OpenAIProvider if name == "openai" else GeminiProvider)(model, settings, dry_run)
+    provider = PROVIDERS[name](model, settings, dry_run)
     cache = AnswerCache(Path(answers or user_cache_path("empathy-judge") / "answers.sqlite"))
     session = Session(provider, settings, cache, budget)
-    judge_name, only_given = _name(provider, settings), None if probes_asked_for else _COSTLY
+    # the name in reports: the model, its server if not the vendor's, and settings that answers depend on
+    given = [f"{n}={getattr(settings, n)}" for n in _IN_NAME if getattr(settings, n) != _USUAL[n].default]
+    server = f"@{provider.place}" if provider.elsewhere else ""
+    judge_name = ",".join([f"{name}:{model}{server}", *given])
+    only_given = None if probes_asked_for else _COSTLY
     by_number = session.settings.answers == "logprobs"
     if settings.mode == "pairwise":
         if settings.examples:
@@ -66,27 +71,15 @@ def open_prompted(
             raise UserError(f"judge {shown(spec)}: answers=logprobs is for mode=pointwise alone")
         return PairwiseJudge(judge_name, session, dimensions, only_given)
     for dimension in dimensions if by_number else ():
-        if not _is_a_digit(dimension):  # the probabilities are those of one token; only digits are one everywhere
+        steps_of_one = dimension.step == 1 and float(dimension.minimum).is_integer()
+        # the probabilities are those of one token; only digits are one everywhere
+        if not (steps_of_one and dimension.minimum >= 0 and dimension.maximum <= 9):
             raise UserError(
                 f"judge {shown(spec)}: answers=logprobs with {dimension.name} of {dimension.scale}; expected scales "
                 "whose scores are single digits"
             )
     examples = choose_examples(dataset, learn_from, settings.examples) if settings.examples else []
     return PointwiseJudge(judge_name, session, dimensions, only_given, examples)
-
-
-def _name(provider: Provider, settings: PromptedSettings) -> str:
-    """Name in reports: the model, its server if not the vendor's, and non-default settings that answers depend on."""
-    server = f"@{provider.place}" if provider.elsewhere else ""
-    usual = PromptedSettings()
-    different = [name for name in _IN_NAME if getattr(settings, name) != getattr(usual, name)]
-    return ",".join([f"{provider.name}:{provider.model}{server}", *(f"{n}={getattr(settings, n)}" for n in different)])
-
-
-def _is_a_digit(dimension: Dimension) -> bool:
-    """Whether every score on the scale of a dimension is a single digit."""
-    is_integer = dimension.step == 1 and float(dimension.minimum).is_integer()
-    return is_integer and dimension.minimum >= 0 and dimension.maximum <= 9
 
 
 def choose_examples(dataset: PairDataset, splits: Sequence[str], count: int) -> list[Example]:

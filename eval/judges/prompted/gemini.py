@@ -7,29 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from .provider import (
-    ALTERNATIVES,
-    ANSWERED,
-    BLOCKED,
-    CUT_OFF,
-    EMPTY,
-    HttpProvider,
-    Reply,
-    RequestError,
-    Usage,
-    read,
-    retry_after,
-    tokens,
-)
+from .provider import ALTERNATIVES, Provider
 from .questions import PromptMessage, Question
+from .replies import ANSWERED, BLOCKED, CUT_OFF, EMPTY, Reply, RequestError, Usage, chances, read, retry_after, tokens
 from .settings import AnswerMode
 
 _MOST_BYTES = 20_000_000  # of a request with audio inside
 _SAFETY = {"SAFETY", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "RECITATION", "MODEL_ARMOR", "LANGUAGE", "JAILBREAK"}
 
 
-class GeminiProvider(HttpProvider):
-    """See `HttpProvider`."""
+class GeminiProvider(Provider):
+    """See `Provider`."""
 
     name = "gemini"
     modes: tuple[AnswerMode, ...] = ("schema", "text", "logprobs")
@@ -41,7 +29,7 @@ class GeminiProvider(HttpProvider):
     key_variables = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 
     def request(self, question: Question) -> dict[str, Any]:
-        """See `Provider.request`; the model is part of the address."""
+        """The model is part of the address."""
         config: dict[str, Any] = {"temperature": question.temperature, "maxOutputTokens": question.max_tokens}
         if question.mode == "schema":
             config |= {"responseMimeType": "application/json", "responseJsonSchema": question.form.schema()}
@@ -66,19 +54,15 @@ class GeminiProvider(HttpProvider):
         return f"/v1beta/{quote(name)}:generateContent", {"x-goog-api-key": self.key or "none"}
 
     def error(self, status: int, headers: Mapping[str, str], fields: dict[str, Any], text: str) -> RequestError:
-        raw = fields.get("details")
+        """Google's details tell how long to wait (google.rpc.RetryInfo) and which quota is used up (QuotaFailure)."""
+        error, raw = super().error(status, headers, fields, text), fields.get("details")
         details = [detail for detail in raw if isinstance(detail, dict)] if isinstance(raw, list) else []
-        # google.rpc.RetryInfo and google.rpc.QuotaFailure
         delays = [str(detail.get("retryDelay", "")) for detail in details]
         wait = retry_after(*((delay.removesuffix("s"), 1.0) for delay in delays if delay.endswith("s")))
-        if status in (401, 403, 404) or any(detail.get("reason") == "API_KEY_INVALID" for detail in details):
-            return RequestError(f"HTTP {status}", text, final=True)
-        if status == 429:
-            daily = any("PerDay" in str(detail.get("violations")) for detail in details)
-            return RequestError("rate limit", text, retry=True, wait=wait, limited=True, final=daily)
-        if status == 408 or status >= 500:
-            return RequestError("server error", text, retry=True, wait=wait)
-        return RequestError(f"HTTP {status}", text)
+        error.wait = error.wait if wait is None else wait
+        error.final |= any(detail.get("reason") == "API_KEY_INVALID" for detail in details)
+        error.final |= error.limited and any("PerDay" in str(detail.get("violations")) for detail in details)
+        return error
 
     def reply(self, body: Any) -> Reply:
         version, blocked = read(body, "modelVersion", str), read(body, "promptFeedback.blockReason", str)
@@ -89,13 +73,12 @@ class GeminiProvider(HttpProvider):
         parts = read(body, "candidates.0.content.parts", list) or ()
         content = "".join(read(part, "text", str) or "" for part in parts if not read(part, "thought", bool))
         finish = read(body, "candidates.0.finishReason", str)
-        first = read(body, "candidates.0.logprobsResult.topCandidates.0.candidates", list) or ()
-        alternatives = {read(candidate, "token", str): read(candidate, "logProbability", float) for candidate in first}
+        first = read(body, "candidates.0.logprobsResult.topCandidates.0.candidates", list)
+        alternatives = chances(first, "logProbability")
         if finish in _SAFETY:
             return Reply(BLOCKED, content, version)
         kind = CUT_OFF if finish == "MAX_TOKENS" else ANSWERED if content.strip() else EMPTY
-        known = {token: chance for token, chance in alternatives.items() if token is not None and chance is not None}
-        return Reply(kind, content, version, alternatives=known)
+        return Reply(kind, content, version, alternatives=alternatives)
 
     def usage(self, body: Any) -> Usage:
         try:

@@ -6,6 +6,7 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from typing import Any
@@ -23,29 +24,19 @@ from .runner import AskedOutcome, QueuedQuestion, Session
 ALONE = "no other response to its context"
 
 
+@dataclass(eq=False)
 class PromptedJudge(ABC):
-    """Implements `Judge`: base class of both kinds.
+    """Implements `Judge`: base class of both kinds."""
 
-    Args:
-        name: Name in reports.
-        session: The model that is asked, and how.
-        dimensions: What it scores, with their scales.
-        only_given: See `Judge.only_given`.
-        examples: Rated pairs that it is shown before each question about one pair.
-    """
+    name: str
+    session: Session  # the model that is asked, and how
+    scales: Sequence[Dimension]  # of what it scores
+    only_given: str | None = None
+    examples: Sequence[Example] = ()  # rated pairs that it is shown before each question about one pair
+    record: None = None
 
-    def __init__(
-        self,
-        name: str,
-        session: Session,
-        dimensions: Sequence[Dimension],
-        only_given: str | None = None,
-        examples: Sequence[Example] = (),
-    ) -> None:
-        self.name, self.only_given, self.record = name, only_given, None
-        self.dimensions = tuple(dimension.name for dimension in dimensions)
-        self.session = session
-        self._scales, self._examples = tuple(dimensions), tuple(examples)
+    def __post_init__(self) -> None:
+        self.dimensions = tuple(scale.name for scale in self.scales)
 
     @abstractmethod
     def tasks(self, pairs: Sequence[Pair]) -> list[QueuedQuestion]:
@@ -75,16 +66,16 @@ class PointwiseJudge(PromptedJudge):
     """The mean of several answers for each pair."""
 
     @property
-    def _asked(self) -> list[tuple[Dimension, ...]]:
+    def _asked(self) -> list[Sequence[Dimension]]:
         """Dimensions of each question: one where scores come from the probabilities of a first token, else all."""
         single = self.session.settings.answers == "logprobs"
-        return [(scale,) for scale in self._scales] if single else [self._scales]
+        return [(scale,) for scale in self.scales] if single else [self.scales]
 
     def tasks(self, pairs: Sequence[Pair]) -> list[QueuedQuestion]:
         """All questions: pair by pair, then question by question (`_asked`), then sample by sample."""
         settings, max_tokens = self.session.settings, self.session.provider.max_tokens
         return self._sampled(
-            partial(score_question, pair, asked, settings, max_tokens, self._examples)
+            partial(score_question, pair, asked, settings, max_tokens, self.examples)
             for pair in pairs
             for asked in self._asked
         )
@@ -127,7 +118,7 @@ class PairwiseJudge(PromptedJudge):
     def _tasks(self, pairs: Sequence[Pair], compared: Iterable[tuple[int, int]]) -> list[QueuedQuestion]:
         settings, max_tokens = self.session.settings, self.session.provider.max_tokens
         return self._sampled(
-            partial(comparison_question, pairs[first], pairs[second], self._scales, settings, max_tokens)
+            partial(comparison_question, pairs[first], pairs[second], self.scales, settings, max_tokens)
             for a, b in compared
             for first, second in ((a, b), (b, a))
         )
@@ -160,7 +151,7 @@ class PairwiseJudge(PromptedJudge):
                 orders[a].append(verdicts)
                 wins[a].append((verdicts[0] - verdicts[1]) / 2)
                 wins[b].append((verdicts[1] - verdicts[0]) / 2)
-        middle, half = (np.array([(d.maximum + sign * d.minimum) / 2 for d in self._scales]) for sign in (1, -1))
+        middle, half = (np.array([(d.maximum + sign * d.minimum) / 2 for d in self.scales]) for sign in (1, -1))
         scores = [middle + half * np.mean(won, axis=0) if won else np.full(len(middle), np.nan) for won in wins]
         metas = [
             {

@@ -4,28 +4,14 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ....data_modules.audio import Clip
-from .provider import (
-    ALTERNATIVES,
-    ANSWERED,
-    BLOCKED,
-    CUT_OFF,
-    EMPTY,
-    REFUSED,
-    HttpProvider,
-    Reply,
-    RequestError,
-    Usage,
-    read,
-    retry_after,
-    tokens,
-)
+from .provider import ALTERNATIVES, Provider
 from .questions import PromptMessage, Question, Sound, sound_of
+from .replies import ANSWERED, BLOCKED, CUT_OFF, EMPTY, REFUSED, Reply, Usage, chances, read, tokens
 from .settings import AnswerMode, PromptedSettings
 
 _FUNCTION = "rate"
@@ -33,8 +19,8 @@ _SILENCE = Clip(np.zeros(8_000, dtype=np.float32), 16_000)
 _ACCOUNT = {"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"}  # header: variable
 
 
-class OpenAIProvider(HttpProvider):
-    """See `HttpProvider`."""
+class OpenAIProvider(Provider):
+    """See `Provider`."""
 
     name = "openai"
     audio_tokens_per_second = 10.0
@@ -84,16 +70,6 @@ class OpenAIProvider(HttpProvider):
             headers |= {header: os.environ[name] for header, name in _ACCOUNT.items() if os.environ.get(name)}
         return "/chat/completions", headers
 
-    def error(self, status: int, headers: Mapping[str, str], fields: dict[str, Any], text: str) -> RequestError:
-        wait = retry_after((headers.get("retry-after-ms"), 1e-3), (headers.get("retry-after"), 1.0))
-        should_retry = headers.get("x-should-retry")
-        if status in (401, 402, 403, 404) or fields.get("code") == "insufficient_quota":
-            return RequestError(f"HTTP {status}", text, final=True)
-        if status == 429:
-            return RequestError("rate limit", text, retry=should_retry != "false", wait=wait, limited=True)
-        retry = should_retry == "true" or (should_retry != "false" and (status in (408, 409) or status >= 500))
-        return RequestError("server error" if status >= 500 else f"HTTP {status}", text, retry=retry, wait=wait)
-
     def reply(self, body: Any) -> Reply:
         choices = read(body, "choices", list)
         if choices is None:
@@ -106,8 +82,7 @@ class OpenAIProvider(HttpProvider):
             raise ValueError("choices.0.message: absent")
         calls = [read(call, "function.arguments", str) for call in read(choice, "message.tool_calls", list) or ()]
         content = next((call for call in calls if call is not None), None) or read(choice, "message.content", str) or ""
-        first = read(choice, "logprobs.content.0.top_logprobs", list) or ()
-        alternatives = {read(candidate, "token", str) or "": read(candidate, "logprob", float) for candidate in first}
+        alternatives = chances(read(choice, "logprobs.content.0.top_logprobs", list), "logprob")
         finish, refusal = read(choice, "finish_reason", str), read(choice, "message.refusal", str)
         if refusal:
             kind, content = REFUSED, refusal
@@ -115,17 +90,14 @@ class OpenAIProvider(HttpProvider):
             kind = BLOCKED if finish == "content_filter" else CUT_OFF
         else:
             kind = ANSWERED if content.strip() else EMPTY
-        known = {token: logprob for token, logprob in alternatives.items() if logprob is not None}
-        return Reply(kind, content, version, alternatives=known)
+        return Reply(kind, content, version, alternatives=alternatives)
 
     def usage(self, body: Any) -> Usage:
         audio = tokens(body, "usage.prompt_tokens_details.audio_tokens")
         names = ("prompt", "completion", "total")
         prompt, written, total = (tokens(body, f"usage.{name}_tokens") for name in names)
-        if (
-            prompt is not None and written is not None and total is not None
-        ):  # some servers count thoughts in the total alone
-            written = max(written, total - prompt)
+        if prompt is not None and written is not None and total is not None:
+            written = max(written, total - prompt)  # some servers count thoughts in the total alone
         return Usage(None if prompt is None else max(0, prompt - (audio or 0)), audio, written)
 
 

@@ -51,15 +51,12 @@ class Unread(Exception):
 class AnswerForm:
     """The content that an answer must have.
 
-    Attributes:
-        dimensions: The dimensions asked about; exactly one where a number is asked for.
-        kind: ``scores``: a number for each dimension, on its scale (rating points). Numbers between its steps are taken
-            as they are; numbers outside are not clipped to it. ``verdicts``: for each dimension the better response,
-            1 = the first, -1 = the second, 0 = a tie. ``number``: one number alone, for the expectation over its first
-            token (`expected_score`).
+    ``scores`` are a number for each dimension, on its scale (rating points). Numbers between its steps are taken as
+    they are; numbers outside are not clipped to it. ``verdicts`` name for each dimension the better response: 1 = the
+    first, -1 = the second, 0 = a tie. A ``number`` stands alone, for the expectation over its first token.
     """
 
-    dimensions: tuple[Dimension, ...]
+    dimensions: tuple[Dimension, ...]  # those asked about; exactly one where a number is asked for
     kind: Literal["scores", "verdicts", "number"] = "scores"
 
     def schema(self) -> dict[str, Any]:
@@ -88,36 +85,33 @@ class AnswerForm:
         )
         return f'Answer with one JSON object and nothing else: {{"{REASON}": "<one sentence>", {fields}}}'
 
-    def read(self, answer: str) -> dict[str, float]:
+    def read(self, answer: str, alternatives: Mapping[str, float] | None = None) -> dict[str, float]:
         """Name -> number, from the last JSON object that has all names: models put prose and code fences around it.
 
         Raises:
             Unread: If the answer does not have the form.
         """
-        names = [d.name for d in self.dimensions]
         if self.kind == "number":
+            (dimension,) = self.dimensions
+            if (expected := _expected_score(alternatives or {}, dimension)) is not None:
+                return {dimension.name: expected}
             if not (alone := _ALONE.fullmatch(answer.strip()[:_LONGEST])):
                 raise Unread(UNREADABLE)
-            return {names[0]: _on_scale(alone[1], self.dimensions[0])}
-        objects = [value for value in _objects(answer[-_LONGEST:]) if all(name in value for name in names)]
+            return {dimension.name: _on_scale(alone[1], dimension)}
+        objects = [value for value in _objects(answer[-_LONGEST:]) if all(d.name in value for d in self.dimensions)]
         if not objects:
             raise Unread(UNREADABLE)
-        if self.kind == "verdicts":
-            return {name: _verdict(objects[-1][name]) for name in names}
-        return {d.name: _on_scale(objects[-1][d.name], d) for d in self.dimensions}
+        if self.kind == "scores":
+            return {d.name: _on_scale(objects[-1][d.name], d) for d in self.dimensions}
+        preferred = {d.name: str(objects[-1][d.name]).strip().lower() for d in self.dimensions}
+        if not _PREFERENCE.keys() >= {*preferred.values()}:
+            raise Unread(UNREADABLE)
+        return {name: _PREFERENCE[which] for name, which in preferred.items()}
 
 
-def expected_score(alternatives: Mapping[str, float], dimension: Dimension) -> float | None:
+def _expected_score(alternatives: Mapping[str, float], dimension: Dimension) -> float | None:
     """The mean of the scores on the scale that the first token could have been, weighted by their probabilities (Liu et
-    al., 2023, G-Eval).
-
-    Args:
-        alternatives: Token -> natural logarithm of its probability.
-        dimension: The dimension; every point of its scale must be a single token, such as a digit.
-
-    Returns:
-        Rating points; None where no token is a score on the scale.
-    """
+    al., 2023, G-Eval; `Reply.alternatives`); None where no token is one. Each score must be a single token: a digit."""
     weights: dict[float, float] = {}
     for token, logarithm in alternatives.items():
         text = token.strip()
@@ -138,12 +132,6 @@ def _objects(text: str) -> Iterator[Mapping[str, Any]]:
         else:
             yield value
         start = text.find("{", end)
-
-
-def _verdict(value: Any) -> float:
-    if (preferred := _PREFERENCE.get(str(value).strip().lower())) is None:
-        raise Unread(UNREADABLE)
-    return preferred
 
 
 def _on_scale(value: Any, dimension: Dimension) -> float:
@@ -204,16 +192,12 @@ class Sound:
     seconds: float
 
 
-Parts = tuple[str | Sound, ...]
-"""Words and clips, in the order in which a judge gets them."""
-
-
 @dataclass(frozen=True)
 class PromptMessage:
     """One turn of the conversation with the judge; an example is a user turn and an assistant turn."""
 
     role: Literal["user", "assistant"]
-    parts: Parts
+    parts: tuple[str | Sound, ...]  # words and clips, in the order in which a judge gets them
 
 
 @dataclass(frozen=True)
@@ -277,9 +261,9 @@ def score_question(
     Args:
         pair: The pair.
         dimensions: The rated dimensions; exactly one where `PromptedSettings.answers` is ``logprobs``.
-        settings: `PromptedSettings.answers` is one that the model supports, not ``auto``.
+        settings: Their `answers` are a way that the model supports, not ``auto``.
         max_tokens: Longest answer.
-        examples: Examples that are shown before the question.
+        examples: They are shown before the question.
 
     Raises:
         AudioError: If a clip cannot be used.
@@ -287,9 +271,8 @@ def score_question(
     """
     shown_first: list[PromptMessage] = []
     for example in examples:
-        answer = _example_answer(example, dimensions, settings)
         shown_first.append(PromptMessage("user", (*_example_parts(example.pair, settings), _ASK)))
-        shown_first.append(PromptMessage("assistant", (answer,)))
+        shown_first.append(PromptMessage("assistant", (_example_answer(example, dimensions, settings),)))
     scene = _READ if settings.hears == "transcript" else _ONE
     form = AnswerForm(tuple(dimensions), "number" if settings.answers == "logprobs" else "scores")
     return _question(settings, max_tokens, scene, shown_first, _pair_parts(pair, settings), _ASK, form)
@@ -335,9 +318,9 @@ def _pair_parts(pair: Pair, settings: PromptedSettings, label: str = "Response")
 
 
 @lru_cache(maxsize=64)
-def _example_parts(pair: Pair, settings: PromptedSettings) -> Parts:
+def _example_parts(pair: Pair, settings: PromptedSettings) -> list[str | Sound]:
     """`_pair_parts` of an example, cached: the same examples are shown before every question."""
-    return tuple(_pair_parts(pair, settings))
+    return _pair_parts(pair, settings)
 
 
 def _side(

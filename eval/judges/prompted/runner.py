@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 
 from ....data_modules.errors import ASKED_TO_STOP, AudioError, UserError
 from ....data_modules.parallel import ProgressBar, in_daemon_thread, listen, restore
-from .budget import Budget, RequestPlan
+from .budget import Budget
 from .cache import AnswerCache, CachedAnswer, cache_key
-from .provider import ANSWERED, CUT_OFF, REFUSED, Provider, Reply, RequestError
-from .questions import AnswerForm, Question, Unread, expected_score
+from .provider import Provider
+from .questions import AnswerForm, Question, Unread
+from .replies import ANSWERED, CUT_OFF, REFUSED, Reply, RequestError
 from .settings import PRICES, PromptedSettings
 
 ATTEMPTS = 6
@@ -72,13 +73,8 @@ def values_in(reply: Reply, form: AnswerForm) -> dict[str, float]:
     """The numbers of a reply; raises `Unread` with what is wrong with it."""
     if reply.kind not in (ANSWERED, CUT_OFF):
         raise Unread(reply.kind)
-    if form.kind == "number":
-        (dimension,) = form.dimensions
-        expected = expected_score(reply.alternatives, dimension)
-        if expected is not None:
-            return {dimension.name: expected}
     try:
-        return form.read(reply.content)
+        return form.read(reply.content, reply.alternatives)
     except Unread as error:
         if reply.kind == CUT_OFF:
             raise Unread(CUT_OFF) from None
@@ -161,35 +157,8 @@ class Session:
         self.provider, self.settings = provider, settings.model_copy(update={"answers": mode})
         price = settings.price or (None if provider.elsewhere else PRICES.get(self._name))
         self.budget = Budget(provider, price, budget)
-        self._answers = answers
+        self.answers = answers
         self._surprised = False  # whether this was said
-
-    def plan(self, tasks: Sequence[QueuedQuestion]) -> RequestPlan:
-        """Builds every question once, and asks none."""
-        plan, question, built = RequestPlan(len(tasks)), None, None
-        keys: set[str] = set()
-        for task in tasks:
-            if task.build is not built:  # samples of one question share its clips
-                built = task.build
-                try:
-                    question = task.build()
-                except AudioError:
-                    question = None
-            if question is None:
-                plan.unusable += 1
-                continue
-            plan.example = plan.example or question
-            key = cache_key(self.provider, question, task.sample)
-            if key in keys:
-                plan.equal += 1
-            elif self._answers.get(key) is None:
-                keys.add(key)
-                plan.requests += 1
-                plan.seconds += sum(sound.seconds for sound in question.sounds)
-                plan.megabytes += sum(len(sound.wav) for sound in question.sounds) / 1e6
-                plan.dollars += self.budget.estimate(question)
-            plan.anew += self.budget.estimate(question)
-        return plan
 
     def ask(self, tasks: Sequence[QueuedQuestion], title: str) -> list[AskedOutcome]:
         """Asks all questions without an answer in the cache.
@@ -205,10 +174,10 @@ class Session:
         """
         self._stop = threading.Event()
         self._rate = RateLimit(self.settings.rpm, self._stop)
-        self._good = self._bad = 0
+        self._workers = min(self.settings.concurrency, len(tasks))
+        self._good = self._bad = 0  # answers, and questions that are invalid or bring only bills
         self._vain = self._failed = 0  # questions with a request that failed, and such requests
         self._waited = 0.0  # seconds that they took
-        self._workers = min(self.settings.concurrency, len(tasks))
         self._silent = set[str]()  # questions in a row, whatever the samples of each, that nobody answered
         self._lost, lost_before = Counter[str](), self.budget.lost
         self._under_way: dict[str, asyncio.Task[CachedAnswer]] = {}
@@ -260,13 +229,13 @@ class Session:
         try:
             question = await asyncio.to_thread(task.build)
             key = cache_key(self.provider, question, task.sample)
-            answer = self._answers.get(key)
+            answer = self.answers.get(key)
             kept = answer is not None or key in self._under_way
             repeated = key in self._seen
             self._seen.add(key)
             if answer is None:
                 if key not in self._under_way:  # equal questions are paid once
-                    self._under_way[key] = asyncio.create_task(self._stored(question, key, task.sample))
+                    self._under_way[key] = asyncio.create_task(self._asked(question, key, task.sample))
                 answer = await self._under_way[key]
         except (AudioError, RequestError) as error:
             return AskedOutcome(failure=error.kind if isinstance(error, RequestError) else str(error))
@@ -275,38 +244,34 @@ class Session:
         except Unread as error:
             return AskedOutcome(answer, failure=str(error), kept=kept, repeated=repeated)
 
-    async def _stored(self, question: Question, key: str, sample: int) -> CachedAnswer:
-        """The answer, written to the cache; raises as `_asked` does."""
-        try:
-            answer = await self._asked(question)
-            self._answers.put(key, self._name, sample, answer)
-            return answer
-        finally:
-            del self._under_way[key]
-
-    async def _asked(self, question: Question) -> CachedAnswer:
-        """The answer; raises `RequestError` with the reason where there is none."""
+    async def _asked(self, question: Question, key: str, sample: int) -> CachedAnswer:
+        """The answer, written to the cache; raises `RequestError` with the reason where there is none."""
         size = self.budget.size(question)
         started = begun = time.monotonic()
         error = RequestError(OVER_BUDGET)
         tries = Counter[bool]()  # failed attempts; True counts rate limit errors, False all others
-        while await self.budget.reserve(size):
-            try:
-                begun = await self._rate.acquire()
-                if self._stop.is_set():
-                    raise RequestError(STOPPED)
-                reply = await self._reply(question)
-                cost = self.budget.charge(reply.usage, size)
-                self._name_surprise()
-                return CachedAnswer(reply, cost, time.monotonic() - started, 1 + tries.total())
-            except RequestError as raised:
-                if raised.billed:
-                    self.budget.lose(size)
-                error = raised
-            finally:
-                self.budget.release(size)
-            await self._wait_to_retry(error, question, tries, begun)
-        raise error  # the budget is used up
+        try:
+            while await self.budget.reserve(size):
+                try:
+                    begun = await self._rate.acquire()
+                    if self._stop.is_set():
+                        raise RequestError(STOPPED)
+                    reply = await self._reply(question)
+                    cost = self.budget.charge(reply.usage, size)
+                    self._name_surprise()
+                    answer = CachedAnswer(reply, cost, time.monotonic() - started, 1 + tries.total())
+                    self.answers.put(key, self._name, sample, answer)
+                    return answer
+                except RequestError as raised:
+                    if raised.billed:
+                        self.budget.lose(size)
+                    error = raised
+                finally:
+                    self.budget.release(size)
+                await self._wait_to_retry(error, question, tries, begun)
+            raise error  # the budget is used up
+        finally:
+            del self._under_way[key]
 
     async def _reply(self, question: Question) -> Reply:
         """Asks once; raises `RequestError` if no answer came."""

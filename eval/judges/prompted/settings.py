@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
 from ....data_modules.errors import UserError, shown
@@ -45,12 +45,6 @@ def _price(value: object) -> object:
     raise ValueError("TEXT_IN:AUDIO_IN:OUT in dollars for a million tokens, such as 2.5:32:10")
 
 
-def _even(opponents: int) -> int:
-    if opponents % 2:  # neighbours on a circle come in twos
-        raise ValueError("an even number, or 0 for all others")
-    return opponents
-
-
 def server_address(value: str) -> str:
     """An address without its last slash.
 
@@ -66,38 +60,27 @@ def server_address(value: str) -> str:
 
 
 class PromptedSettings(BaseModel, frozen=True):
-    """The settings in a spec such as ``openai:gpt-audio-1.5,rubric=attunement,samples=5``.
-
-    Attributes:
-        mode: Score each pair, or compare every two responses to a context (in both orders).
-        rubric: The construct.
-        hears: Both clips; also their transcripts; or the transcripts alone, which shows what words give.
-        examples: Rated pairs of the training split that are shown first.
-        samples: Times that each question is asked; the scores are averaged.
-        opponents: Responses that each is compared with, where the mode is pairwise; even; 0 = all of its group.
-        answers: How the form of the answer is imposed; ``auto`` = as the model supports it.
-        temperature: Of sampling; None = 0 for one sample, 1 for several.
-        rpm: Requests a minute that the account allows; None = adapt to what the server says.
-        concurrency: Most requests under way.
-        timeout: Seconds for one request.
-        price: Of tokens; None = what is known of the model.
-        base_url: Of a server that speaks the same protocol.
-    """
+    """The settings in a spec such as ``openai:gpt-audio-1.5,rubric=attunement,samples=5``."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
+    # score each pair, or compare every two responses to a context (in both orders)
     mode: Literal["pointwise", "pairwise"] = "pointwise"
-    rubric: RubricName = "vocal"
+    rubric: RubricName = "vocal"  # the construct
+    # both clips; also their transcripts; or the transcripts alone, which shows what words give
     hears: Literal["audio", "both", "transcript"] = "audio"
-    examples: int = Field(default=0, ge=0, le=64)
-    samples: int = Field(default=3, ge=1, le=100)
-    opponents: Annotated[int, AfterValidator(_even)] = Field(default=4, ge=0, le=1000)
+    examples: int = Field(default=0, ge=0, le=64)  # rated pairs of the training split that are shown first
+    samples: int = Field(default=3, ge=1, le=100)  # times that each question is asked; the scores are averaged
+    # responses that each is compared with, neighbours on a circle, which come in twos; 0 = all of its group
+    opponents: int = Field(default=4, ge=0, le=1000, multiple_of=2)
+    # how the form of the answer is imposed; auto = as the model supports it
     answers: Literal["auto", "schema", "function", "text", "logprobs"] = "auto"
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    rpm: float | None = Field(default=None, ge=0.1, le=1e6)
-    concurrency: int = Field(default=8, ge=1, le=1000)
-    timeout: float = Field(default=120.0, ge=0.1, le=3600)
-    price: Annotated[Price | None, BeforeValidator(_price)] = None
+    temperature: float | None = Field(default=None, ge=0, le=2)  # None = 0 for one sample, 1 for several
+    rpm: float | None = Field(default=None, ge=0.1, le=1e6)  # requests a minute; None = adapt to what the server says
+    concurrency: int = Field(default=8, ge=1, le=1000)  # most requests under way
+    timeout: float = Field(default=120.0, ge=0.1, le=3600)  # seconds for one request
+    price: Annotated[Price | None, BeforeValidator(_price)] = None  # of tokens; None = what is known of the model
+    # of a server that speaks the same protocol
     base_url: Annotated[str | None, BeforeValidator(server_address)] = None
 
     @field_validator("examples", "samples", "opponents", "temperature", "rpm", "concurrency", "timeout", mode="before")
@@ -143,10 +126,10 @@ def parse_settings(words: Sequence[str], spec: str) -> PromptedSettings:
             expected = str(wrong.get("ctx", {})["error"])
         elif wrong["type"] == "literal_error":
             expected = f"one of {', '.join(get_args(field.annotation))}"
+        elif wrong["type"] == "multiple_of":
+            expected = "an even number, or 0 for all others"
         else:
-            bounds = {
-                key: getattr(bound, key) for bound in field.metadata for key in ("ge", "le") if hasattr(bound, key)
-            }
+            bounds = {key: getattr(part, key) for part in field.metadata for key in ("ge", "le") if hasattr(part, key)}
             kind = "a whole number, " if field.annotation is int else ""
             expected = f"{kind}{bounds['ge']:g} to {bounds['le']:g}"
         raise UserError(f"judge {shown(spec)}: {name} {shown(values[name])}; expected {expected}") from None

@@ -12,7 +12,7 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.judges.prompted.cache import cache_key
-from empathy_judge.eval.judges.prompted.costs import check_budget, disclosure
+from empathy_judge.eval.judges.prompted.costs import check_budget, disclosure, planned
 from empathy_judge.eval.judges.prompted.factory import choose_examples
 from empathy_judge.eval.judges.prompted.questions import AnswerForm, Sound, Unread, describe, score_question
 from empathy_judge.eval.judges.prompted.settings import Price, PromptedSettings, parse_settings
@@ -258,7 +258,7 @@ def test_another_server_is_another_one_however_it_was_named(vendor, opened, make
         return opened(",".join([f"{vendor}:{model}", *settings]), rated(22))
 
     def told(judge: Any) -> str:
-        return disclosure(judge, judge.session.plan(judge.tasks(make_pairs(1))), 1).splitlines()[0]
+        return disclosure(judge, planned(judge, make_pairs(1)), 1).splitlines()[0]
 
     usual, in_settings = judged(), judged("base_url=http://host:8000/v1/")
     monkeypatch.setenv(variable, "http://host:8000/v1/")
@@ -287,7 +287,7 @@ def test_a_budget_needs_a_price_on_any_server(vendor, opened, make_pairs, monkey
 
     def check(*settings: str, budget: float | None) -> None:
         judge = opened(",".join([f"{vendor}:{model}", *settings]), rated(22), budget=budget)
-        check_budget(judge, judge.session.plan(judge.tasks(make_pairs(1))), 1)
+        check_budget(judge, planned(judge, make_pairs(1)), 1)
 
     for budget in (None, 0.0001):
         with pytest.raises(UserError, match=r"no price is known of this model on host:8000.*") as told:
@@ -311,7 +311,7 @@ def test_the_key_of_the_sdk_goes_to_the_server_of_the_sdk(vendor, opened, make_p
             monkeypatch.setenv(key, value) if value else monkeypatch.delenv(key)
             judge = opened(f"{vendor}:{model},samples=1", rated(22))
             assert judge.score(make_pairs(1 if value else 2))["score"].iloc[-1] == 4
-            assert disclosure(judge, judge.session.plan([]), 1).splitlines()[0].endswith("no key") == (value is None)
+            assert disclosure(judge, planned(judge, []), 1).splitlines()[0].endswith("no key") == (value is None)
     sent = [{**request.headers} for request in server.requests]
     assert "sk-of-the-vendor" in str(sent[0])
     assert "sk-of-the-vendor" not in str(sent[1:])

@@ -14,10 +14,10 @@ from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.budget import HEADROOM, Budget, RequestSize
-from empathy_judge.eval.judges.prompted.costs import check_budget, disclosure
+from empathy_judge.eval.judges.prompted.costs import check_budget, disclosure, planned
 from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
-from empathy_judge.eval.judges.prompted.provider import Usage
 from empathy_judge.eval.judges.prompted.questions import score_question
+from empathy_judge.eval.judges.prompted.replies import Usage
 from empathy_judge.eval.judges.prompted.settings import Price, parse_settings
 
 from .conftest import EMPATHY, GOOD, OPENAI_PRICE, RUNNER, clip
@@ -275,9 +275,9 @@ def test_listening_checks_need_a_budget_though_all_else_was_answered(make_judge,
     pairs = make_pairs(3)
     with serve(lambda request: Response(answer("openai", GOOD))) as server:
         judge = make_judge("openai", server.url, ["samples=2", OPENAI_PRICE])
-        fresh = judge.session.plan(judge.tasks(pairs))
+        fresh = planned(judge, pairs)
         judge.score(pairs)
-        plan = judge.session.plan(judge.tasks(pairs))
+        plan = planned(judge, pairs)
     assert (fresh.requests, plan.requests, plan.dollars) == (6, 0, 0)
     assert plan.anew > fresh.anew * 0.99 == fresh.dollars * 0.99 > 0  # after answers, at their rates
     check_budget(judge, plan, passes=1)
@@ -295,14 +295,14 @@ def test_an_estimate_says_what_it_assumes(opened, make_dataset):
         ("gemini:gemini-3.1-pro-preview", "32 tokens for a second of audio, 1 for 3.5 bytes of text, 600 in an answer"),
     ):
         judge = opened(spec, make_dataset(n_groups=4), dry_run=True)
-        assert assumed in disclosure(judge, judge.session.plan([]), 1)
+        assert assumed in disclosure(judge, planned(judge, []), 1)
 
 
 @pytest.mark.parametrize(("rate", "seconds"), [(8_000, 200.0), (48_000, 61.5)])
 def test_long_clips_are_estimated_in_full(rate, seconds, make_judge):
     judge = make_judge("openai", "http://127.0.0.1:9", ["samples=1", "price=0:1e6:0"])  # a dollar for a token of audio
     pair = Pair("p", clip(300, seconds, rate), (Turn("user", clip(400, 0.5)),), group_id="g")
-    plan = judge.session.plan(judge.tasks([pair]))
+    plan = planned(judge, [pair])
     assert plan.seconds == pytest.approx(seconds + 0.5)
     assert plan.dollars == pytest.approx(32 * (seconds + 0.5))
 

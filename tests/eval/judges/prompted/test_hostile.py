@@ -203,7 +203,8 @@ def test_a_server_that_answers_nobody_any_more_ends_the_run(vendor, down, make_j
     """An answer begins the count anew, and those that came are not asked for again."""
     monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
     good = Response(answer(vendor, GOOD))
-    with serve(in_turn([*[down] * 19, good, *[down] * 20, good])) as server:
+    later, last = down._replace(delay=0.05), good._replace(delay=0.2)  # so that answers are read in their order
+    with serve(in_turn([*[down] * 19, good, *[later] * 20, last, good])) as server:
         judge = make_judge(vendor, server.url, ["samples=1", "concurrency=2"])
         told = (
             f"no answer to 2[01] questions in a row, the last with server error: HTTP {down.status} busy; answers are"
@@ -230,7 +231,7 @@ def test_a_key_that_the_model_repeats_is_kept_nowhere(scored, monkeypatch):
     found = scored("openai", body)
     assert found.row["score"] == 4
     assert found.row["meta"]["versions"] == ["m-[key]"]
-    kept = found.judge.session._answers._base.execute("SELECT reply FROM answers").fetchall()
+    kept = found.judge.session.answers._base.execute("SELECT reply FROM answers").fetchall()
     assert key not in str(kept)
     assert "it is [key]" in str(kept)
 

@@ -28,7 +28,7 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.cache import AnswerCache
-from empathy_judge.eval.judges.prompted.costs import disclosure
+from empathy_judge.eval.judges.prompted.costs import disclosure, planned
 from empathy_judge.eval.judges.prompted.runner import RateLimit
 
 from .conftest import GOOD, OPENAI_PRICE, RUNNER
@@ -265,7 +265,7 @@ def test_equal_questions_under_way_are_paid_once(make_judge, make_pairs):
     pairs = [replace(pair, pair_id=f"{pair.pair_id} {copy}") for pair in make_pairs(3) for copy in "ab"]
     with serve(lambda request: Response(answer("openai", GOOD), delay=0.3)) as server:
         judge = make_judge("openai", server.url)
-        plan = judge.session.plan(judge.tasks(pairs))
+        plan = planned(judge, pairs)
         table = judge.score(pairs)
     assert (plan.questions, plan.requests, plan.equal) == (6, 3, 3)
     assert "3 questions are the same as others and are asked once" in disclosure(judge, plan, 1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.eval.judges import OK
-from empathy_judge.eval.judges.prompted.server_errors import error_in, page_in_words, status_in
+from empathy_judge.eval.judges.prompted.replies import error_in, page_in_words, status_in
 
 from .conftest import GOOD, OPENAI_PRICE, RUNNER
 from .servers import Response, answer, gemini_answer, openai_answer

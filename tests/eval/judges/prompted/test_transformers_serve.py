@@ -23,8 +23,8 @@ import soundfile
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.eval.judges.prompted.judges import PointwiseJudge
 from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
-from empathy_judge.eval.judges.prompted.provider import Reply
 from empathy_judge.eval.judges.prompted.questions import Question, score_question
+from empathy_judge.eval.judges.prompted.replies import Reply
 from empathy_judge.eval.judges.prompted.runner import Session
 from empathy_judge.eval.judges.prompted.settings import PromptedSettings, parse_settings
 from empathy_judge.models.backbones import NANO_FOLDER
