@@ -202,7 +202,7 @@ class Worker:
         """Score a chunk and write its part, unless it is there or another worker is faster."""
         if self._is_done(chunk):
             return
-        self._scorer.forget()  # so that a part does not depend on what was scored before it
+        self._scorer.predictor.forget()  # so that a part does not depend on what was scored before it
         tries = Tries(self._parts, chunk, self._owner)
         try:
             tries.note("start")

@@ -56,7 +56,7 @@ class ClipEncoder:
         kept_bytes: int = KEPT_BYTES,
         long_clips: LongClips = "window",
     ) -> None:
-        """See `PairScorer` for the arguments."""
+        """See `Predictor` for the arguments."""
         self.judge = judge
         self._long_clips: LongClips = long_clips
         self._measures = measures

@@ -25,7 +25,7 @@ from empathy_judge.models.backbones.layers import whole_float32
 from empathy_judge.models.head_input import HeadInput, build_pooling
 from empathy_judge.models.heads import Prediction, build_head
 from empathy_judge.models.judge import EmpathyJudge, EncodedWindow
-from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import HeadInputSettings, HeadName, JudgeSettings, LoraSettings, PoolingName
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.objective import OWN_LOSS, Labels, Objective
@@ -213,7 +213,7 @@ def training_step(gpu: OnCuda) -> None:
 
 
 def scorer(gpu: OnCuda) -> None:
-    """What `PairScorer` does with a batch whose contexts are shared: tower, packed rows, head."""
+    """What `Predictor` does with a batch whose contexts are shared: tower, packed rows, head."""
     asked = [replace(pair, pair_id=f"{pair.pair_id}{n}", response=PAIRS[n].response) for pair in PAIRS for n in (0, 1)]
     judge = gpu.judge
     sources = dict.fromkeys(source for pair in asked for source in (*(t.audio for t in pair.context), pair.response))
@@ -223,7 +223,7 @@ def scorer(gpu: OnCuda) -> None:
         inputs = for_real(judge.build_inputs, asked, states)
         assert (inputs.packed is None) == (not judge.backbone.reads_text)
         patch.setattr(judge, "build_inputs", lambda *_: gpu.fake(inputs))
-        found = PairScorer(judge)._forward(asked, states)
+        found = Predictor(judge)._forward(asked, states)
     assert found.score.shape == (len(asked), len(SCALES))
     assert on_gpu(found.score), "copied before all batches were computed"
 
