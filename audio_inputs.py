@@ -11,9 +11,8 @@ import numpy as np
 
 from .data_modules.audio import AudioSource, Clip
 from .data_modules.errors import AudioError, UserError, counted, shown
-from .data_modules.ratings import check_situation
 from .data_modules.samples import clip_of, decoded
-from .data_modules.schema import Pair, Turn
+from .data_modules.schema import Pair, Turn, check_situation
 from .data_modules.stored_clips import StoredClip
 from .data_modules.writing import is_missing
 

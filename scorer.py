@@ -15,10 +15,9 @@ import numpy as np
 
 from .audio_inputs import Audio, Question, clip, column, numbered, pairs_of
 from .data_modules.errors import AudioError, UserError, shown
-from .data_modules.ratings import label
 from .data_modules.schema import Pair
 from .models.artifact import LoadedJudge
-from .models.assessment import Assessment, Ranked, Scale, Score, cautions, in_order
+from .models.assessment import Assessment, Ranked, Scale, Score, cautions, in_order, label
 from .models.calibration import DEFAULT_LEVEL, LEVELS, preference, uncalibrated
 from .models.clip_encoder import KEPT_BYTES
 from .models.disk_store import DiskStore

@@ -204,6 +204,7 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
     def data() -> bytes:
         return source if isinstance(source, bytes) else Path(source).read_bytes()
 
+    head = b""
     try:
         if not isinstance(source, bytes) and not stat.S_ISREG(Path(source).stat().st_mode):
             raise AudioError(f"{name}: not a file", "cannot be read")

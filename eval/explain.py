@@ -17,8 +17,7 @@ from ..audio_inputs import Audio, clip
 from ..data_modules import prosody
 from ..data_modules.audio import Clip, decode
 from ..data_modules.errors import AudioError, UserError, shown
-from ..data_modules.ratings import check_situation
-from ..data_modules.schema import Dimension, Pair, Turn
+from ..data_modules.schema import Dimension, Pair, Turn, check_situation
 from ..models.scoring import Predictor
 from ..scorer import Scorer
 from .probes import voice

@@ -61,7 +61,7 @@ class ClipEncoder:
         self._long_clips: LongClips = long_clips
         self._measures = measures
         self._most_bytes = kept_bytes
-        self._states: OrderedDict[Hashable, EncodedClip] = OrderedDict()
+        self._states: OrderedDict[Hashable, tuple[EncodedClip, int]] = OrderedDict()  # with their bytes
         self._bytes = 0
         self._facts: OrderedDict[Hashable, ClipFacts] = OrderedDict()
         self._store = None if store is None or judge.trains_tower else ClipStates(judge, store)
@@ -74,7 +74,7 @@ class ClipEncoder:
         result = Encoded({}, {}, {})
         decoded: list[tuple[AudioSource, Hashable, list[np.ndarray]]] = []
         for source, key in {source: known_by(source) for source in clips}.items():
-            states, facts = self._states.get((member, key)), self._facts.get(key)
+            (states, _), facts = self._states.get((member, key), (None, 0)), self._facts.get(key)
             unmeasured = self._measures and facts is None
             try:
                 if states is None and self._store is not None and (states := self._store.get(source, self._long_clips)):
@@ -116,16 +116,12 @@ class ClipEncoder:
         self._bytes = 0
 
     def _cache(self, key: Hashable, encoded: EncodedClip) -> None:
-        if key not in self._states:
-            self._bytes += _size(encoded)
-        self._states[key] = encoded
+        size = sum(tensor.nbytes for window in encoded for tensor in window if isinstance(tensor, torch.Tensor))
+        self._bytes += 0 if key in self._states else size
+        self._states[key] = encoded, size
         while self._bytes > self._most_bytes:
-            _, dropped = self._states.popitem(last=False)
-            self._bytes -= _size(dropped)
-
-
-def _size(encoded: EncodedClip) -> int:
-    return sum(tensor.nbytes for window in encoded for tensor in window if isinstance(tensor, torch.Tensor))
+            _, (_, dropped) = self._states.popitem(last=False)
+            self._bytes -= dropped
 
 
 class AutoBatch:

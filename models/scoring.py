@@ -159,7 +159,7 @@ class Predictor:
     def _forward(self, pairs: Sequence[Pair], states: dict[AudioSource, EncodedClip]) -> Prediction:
         judge = self.judge
         inputs = judge.build_inputs(pairs, states).to(judge.device)
-        return judge.head(judge.pool(judge.backbone.hidden_states(inputs), inputs))
+        return judge.predict(inputs)
 
 
 def _in_order(

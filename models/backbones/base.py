@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data_modules.errors import UserError
-from ...data_modules.ratings import check_situation
-from ...data_modules.schema import Pair
+from ...data_modules.schema import Pair, check_situation
 from ..settings import Attention, PartName
 from .inputs import Clips, Inputs, Packed
 from .layers import LayerStatistics

@@ -154,7 +154,8 @@ def states_and_poolings(gpu: OnCuda) -> None:
         for name in get_args(PoolingName):
             own = hidden.repeat(1, 1, 3) if name == "layer_mix" else hidden
             gpu.judge.pooling = for_real(build_pooling, name, size, 3).to(CUDA)
-            pooled, features = gpu.judge.pool_states(own, inputs), gpu.judge.pool(own, inputs)
+            pooled = gpu.judge.pool_states(own, inputs)
+            features = gpu.judge.head_input(pooled, inputs)
             assert on_gpu(pooled, features)
             assert (pooled.shape, pooled.dtype) == ((len(PAIRS), size), torch.float32)
             assert (features.shape, features.dtype) == ((len(PAIRS), gpu.judge.head_input.size), torch.float32)
@@ -233,7 +234,7 @@ def encoded(judge: EmpathyJudge, decoded: Sequence[Sequence[np.ndarray]]) -> lis
     prepare = judge.backbone.prepare_clips
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(judge.backbone, "prepare_clips", lambda clips: for_real(prepare, clips))
-        patch.setattr(judge, "_functionals", partial(for_real, judge._functionals))  # measured on the host
+        patch.setattr(judge, "_facts", partial(for_real, judge._facts))  # measured on the host
         made = judge.encode_clips(decoded)
     with unset_fake_temporarily():
         return [[zeros(window) for window in windows] for windows in made]
