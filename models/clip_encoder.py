@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -172,13 +173,11 @@ def batches_for(judge: EmpathyJudge, size: int, per_second: float) -> AutoBatch:
 
 
 @dataclass
-class ItemBatch:
+class ItemBatch(AbstractContextManager["ItemBatch"]):
     """Some consecutive items (`rows`). As a context it notes whether memory ran out, and lets other errors pass."""
 
     rows: slice
     ran_out: bool = False
-
-    def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         self.ran_out = error is not None and ran_out_of_memory(error)

@@ -112,7 +112,7 @@ class Predictor:
 
     def _predict(self, pairs: Sequence[Pair], member: int | None) -> list[Heard]:
         """Predict with the judge's present weights; `member` = whose audio states these are, None = those of all."""
-        sources = [pair.clips for pair in pairs]
+        judge, sources = self.judge, [pair.clips for pair in pairs]
         states, facts, failed = self._encoder.encode(dict.fromkeys(itertools.chain(*sources)), member)
         outcomes: dict[int, Prediction | AudioError] = {}
         # equal pairs are computed once: otherwise rounding would rank one above the other
@@ -126,7 +126,7 @@ class Predictor:
                 error = AudioError(f"{reason}; expected at most {MOST_WINDOWS}: shorter clips", "too long")
             if error is None:
                 try:
-                    self.judge.check_text(pair, sum(max(len(own.states) for own in states[source]) for source in clips))
+                    judge.check_text(pair, sum(max(len(own.states) for own in states[source]) for source in clips))
                 except TextError as unreadable:
                     error = unreadable
             if error is None:
@@ -138,28 +138,23 @@ class Predictor:
         if len(order) > 1:
             order, worth_packing = _in_order(pairs, sources, order, states)
         predictions: list[tuple[list[list[int]], Prediction]] = []
-        padded = not (worth_packing and self.judge.backbone.packs)  # packed rows hold pairs of several lengths
+        padded = not (worth_packing and judge.backbone.packs)  # packed rows hold pairs of several lengths
         for batch in self._batches.split([_states(states, sources[first]) for first, *_ in order], padded):
-            with batch:
+            with batch, torch.inference_mode():
                 rows = order[batch.rows]
-                predictions.append((rows, self._forward([pairs[first] for first, *_ in rows], states)))
+                inputs = judge.build_inputs([pairs[first] for first, *_ in rows], states).to(judge.device)
+                predictions.append((rows, judge.head(judge.pooled(inputs))))
         for rows, prediction in predictions:  # the host waits for a GPU only here
             for numbers, of_row in zip(rows, prediction.each(), strict=True):
                 outcomes |= dict.fromkeys(numbers, of_row)
         heard = []
         for number, (pair, clips) in enumerate(zip(pairs, sources, strict=True)):
             if (outcome := outcomes.get(number)) is None:
-                reason = f"pair {pair.pair_id!r}: too long for the memory of {self.judge.device}"
+                reason = f"pair {pair.pair_id!r}: too long for the memory of {judge.device}"
                 outcome = AudioError(reason, "too large for the memory")
             known = tuple(facts[source] for source in clips if source in facts)
             heard.append(Heard(outcome, known, pair, windows[number]))
         return heard
-
-    @torch.inference_mode()
-    def _forward(self, pairs: Sequence[Pair], states: dict[AudioSource, EncodedClip]) -> Prediction:
-        judge = self.judge
-        inputs = judge.build_inputs(pairs, states).to(judge.device)
-        return judge.predict(inputs)
 
 
 def _in_order(

@@ -25,7 +25,6 @@ from empathy_judge.models.backbones.layers import whole_float32
 from empathy_judge.models.head_input import HeadInput, build_pooling
 from empathy_judge.models.heads import Prediction, build_head
 from empathy_judge.models.judge import EmpathyJudge, EncodedWindow
-from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import HeadInputSettings, HeadName, JudgeSettings, LoraSettings, PoolingName
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.objective import OWN_LOSS, Labels, Objective
@@ -223,8 +222,8 @@ def scorer(gpu: OnCuda) -> None:
         patch.setattr(packing, "WORTHWHILE", math.inf)
         inputs = for_real(judge.build_inputs, asked, states)
         assert (inputs.packed is None) == (not judge.backbone.reads_text)
-        patch.setattr(judge, "build_inputs", lambda *_: gpu.fake(inputs))
-        found = Predictor(judge)._forward(asked, states)
+    with torch.inference_mode():
+        found = judge.predict(gpu.fake(inputs))
     assert found.score.shape == (len(asked), len(SCALES))
     assert on_gpu(found.score), "copied before all batches were computed"
 
