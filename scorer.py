@@ -173,8 +173,9 @@ class Scorer:
             AudioError: As `score`.
             UserError: As `score`; also if there are no intervals of this level.
         """
-        assessments, several = [], column(response) is not None
-        for number, outcome in enumerate(self.assess_pairs(pairs_of(context, response, situation), level)):
+        assessments = []
+        pairs, several = pairs_of(context, response, situation)
+        for number, outcome in enumerate(self.assess_pairs(pairs, level)):
             if isinstance(outcome, AudioError):
                 raise outcome.at(f"pair {number}") if several else outcome
             assessments.append(outcome)
