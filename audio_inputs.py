@@ -11,9 +11,8 @@ import numpy as np
 
 from .data_modules.audio import AudioSource, Clip
 from .data_modules.errors import AudioError, UserError, counted, shown
-from .data_modules.ratings import check_situation
 from .data_modules.samples import clip_of, decoded
-from .data_modules.schema import Pair, Turn
+from .data_modules.schema import Pair, Turn, check_situation
 from .data_modules.stored_clips import StoredClip
 from .data_modules.writing import is_missing
 
@@ -97,8 +96,9 @@ def pairs_of(
     context: Audio | list[Audio | None] | None,
     response: Audio | list[Audio],
     situation: str | list[str | None] | None,
-) -> list[Pair]:
-    """One or many, as `Scorer.score` takes them: what is no list holds for all responses, and is read once.
+) -> tuple[list[Pair], bool]:
+    """One pair or many, as `Scorer.score` takes them, and whether responses were given as a list. What is no list holds
+    for all responses, and is read once.
 
     All are looked at before any is heard.
 
@@ -110,7 +110,8 @@ def pairs_of(
     contexts, responses, situations = column(context), column(response), column(situation)
     if responses is None and (contexts is not None or situations is not None):
         raise UserError("one response with lists of contexts or situations; expected lists with a list of responses")
-    responses = [response] if responses is None else responses
+    several = responses is not None
+    responses = responses if several else [response]
     count = len(responses)
     if contexts is None:
         only: Any = context
@@ -121,10 +122,8 @@ def pairs_of(
             f"{counted(count, 'response')} with {counted(len(contexts), 'context')} and "
             f"{counted(len(situations), 'situation')}; expected a list of as many, or one for all"
         )
-    return [
-        _numbered_pair(number, *values)
-        for number, values in enumerate(zip(contexts, responses, situations, strict=True))
-    ]
+    rows = enumerate(zip(contexts, responses, situations, strict=True))
+    return [_numbered_pair(number, *values) for number, values in rows], several
 
 
 def numbered(questions: Iterable[Question]) -> Iterator[Pair | AudioError]:

@@ -16,6 +16,7 @@ from .commands import A_BUG, BAD_USAGE, FAILED_CHECKS, data, judges, measuring, 
 from .commands.doctor import doctor
 from .commands.options import build_parser
 from .commands.shared_options import Command, did_you_mean
+from .core.quiet import silence_libraries
 from .data_modules.errors import DEBUG, UserError, as_user_error, bug, lost_process
 from .data_modules.parallel import listen, restore
 
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         happened); as shells have it 130 = interrupted, 141 = nobody reads on. 75 = asked to stop: the same command
         goes on.
     """
+    silence_libraries()
     _open_streams()
     is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not where a shell ignores it
     before = listen(_interrupt, [signal.SIGINT] if is_usual else [])

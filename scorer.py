@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import get_args, overload
 
+import numpy as np
+
 from .audio_inputs import Audio, Question, clip, column, numbered, pairs_of
 from .data_modules.errors import AudioError, UserError, shown
 from .data_modules.schema import Pair
 from .models.artifact import LoadedJudge
-from .models.assessment import Assessment, Ranked, in_order
-from .models.calibration import DEFAULT_LEVEL, preference
+from .models.assessment import Assessment, Ranked, Scale, Score, cautions, in_order, label
+from .models.calibration import DEFAULT_LEVEL, LEVELS, preference, uncalibrated
 from .models.clip_encoder import KEPT_BYTES
 from .models.disk_store import DiskStore
-from .models.scoring import PairScorer, load_to_score
+from .models.scoring import Heard, Predictor, load_to_score
 from .models.settings import Quantization
 from .models.three_way import BesideNext, Preference
 
@@ -26,7 +30,7 @@ Scores = dict[str, float]
 _ON_CPU, _ON_GPU = 16, 64  # most pairs per forward pass
 
 
-class Scorer(PairScorer):
+class Scorer:
     """Scores spoken responses. Build one with `from_pretrained` and keep it: loading takes longer than scoring.
 
     Safe to be called from several threads, which take turns: more of them do not make it faster, longer lists do.
@@ -34,20 +38,28 @@ class Scorer(PairScorer):
     Attributes:
         name: Folder or hub id that it came from.
         description: What `judge.json` says: training data, hashes, versions.
+        dimensions: What it scores and on which scale.
+        calibration: What is known of its errors; None = nothing.
         sampling_rate: Hz at which it hears; clips of any rate are resampled.
         max_seconds: Longest clip that it hears whole.
+        windows: Whether longer ones are heard in windows.
+        batch_size: Most pairs per forward pass.
+        judge: The network, on its device.
+        predictor: Runs it.
     """
 
-    def __init__(
-        self, loaded: LoadedJudge, name: str, batch_size: int, store: DiskStore | None, kept_bytes: int, windows: bool
-    ) -> None:
-        """Put a judge to work; see `from_pretrained`, and `PairScorer` for further attributes."""
-        judge, self.name, self.description = loaded.judge, name, loaded.description
+    def __init__(self, loaded: LoadedJudge, name: str, predictor: Predictor) -> None:
+        """Put a judge to work; see `from_pretrained`."""
+        self.name, self.loaded, self.predictor, self.judge = name, loaded, predictor, loaded.judge
+        self.description, self.calibration, self.dimensions = (
+            loaded.description,
+            loaded.calibration,
+            self.judge.dimensions,
+        )
+        self.batch_size, self.windows = predictor.batch_size, predictor.windows
+        self.sampling_rate, self.max_seconds = self.judge.backbone.sampling_rate, self.judge.backbone.max_seconds
         # where a judge learned from comparisons alone, only the order of its scores has a meaning
-        in_points = self.description["provenance"]["shares"].get("ratings", 1) > 0
-        super().__init__(judge, batch_size, loaded.calibration, store, True, kept_bytes, in_points, windows)
-        self.sampling_rate, self.max_seconds = judge.backbone.sampling_rate, judge.backbone.max_seconds
-        self._not_calibrated = f"{name}: no intervals: {loaded.not_calibrated}"
+        self._in_points = self.description["provenance"]["shares"].get("ratings", 1) > 0
 
     @classmethod
     def from_pretrained(
@@ -104,7 +116,7 @@ class Scorer(PairScorer):
             compile_layers(judge.network, leave=[])
         size = batch_size or (_ON_CPU if judge.device.type == "cpu" else _ON_GPU)
         store = None if cache is None else DiskStore(Path(cache))
-        return cls(loaded, str(folder), size, store, kept_bytes, windows)
+        return cls(loaded, str(folder), Predictor(judge, size, store, True, kept_bytes, windows))
 
     @overload
     def score(
@@ -161,8 +173,9 @@ class Scorer(PairScorer):
             AudioError: As `score`.
             UserError: As `score`; also if there are no intervals of this level.
         """
-        assessments, several = [], column(response) is not None
-        for number, outcome in enumerate(self.assess_pairs(pairs_of(context, response, situation), level)):
+        assessments = []
+        pairs, several = pairs_of(context, response, situation)
+        for number, outcome in enumerate(self.assess_pairs(pairs, level)):
             if isinstance(outcome, AudioError):
                 raise outcome.at(f"pair {number}") if several else outcome
             assessments.append(outcome)
@@ -296,13 +309,57 @@ class Scorer(PairScorer):
         """
         return self.assess_pairs(numbered(questions), level)
 
+    def assess_pairs(
+        self, pairs: Iterable[Pair | AudioError], level: float = DEFAULT_LEVEL
+    ) -> Iterator[Assessment | AudioError]:
+        """What the judge says of each pair, in order, in rating points, with intervals of this level (one of
+        `calibration.LEVELS`).
+
+        Pairs are taken from the iterable a few batches at a time, so that it may be endless. One whose audio cannot be
+        used gets the error instead; the others are not affected. An error in place of a pair comes out as it is.
+
+        Raises:
+            UserError: If there are no intervals of that level.
+        """
+        if level not in LEVELS:
+            raise UserError(f"level {shown(level)}; expected {', '.join(map(str, LEVELS))}")
+        return map(functools.partial(self._assessment, level=level), self.predictor.run(pairs))
+
+    def _assessment(self, heard: Heard, level: float) -> Assessment | AudioError:
+        if isinstance(heard.outcome, AudioError):
+            return heard.outcome
+        score, dimensions = heard.outcome.score.numpy(), self.dimensions
+        for dimension, points in zip(dimensions, score.tolist(), strict=True):
+            if not math.isfinite(points):
+                reason = f"{dimension.name}: the judge's score is {points}; expected a finite number"
+                return AudioError(reason, "no finite score")
+        deviation = None if heard.outcome.deviation is None else heard.outcome.deviation.numpy()
+        if (calibration := self.calibration) is None:
+            result, domain = uncalibrated(score), None
+        else:
+            result, domain = calibration.apply(score, deviation, dimensions, level), calibration.domain
+        # NaN, which stands for unknown in arrays, becomes None
+        rows = np.stack(result[:4]).astype(np.float32).T.tolist()
+        scores = {
+            dimension.name: Score(
+                points,
+                Scale(dimension.minimum, dimension.maximum, dimension.higher_is_better),
+                *(value if np.isfinite(value) else None for value in errors),
+                abstained=abstained,
+                label=label(dimension, points) if self._in_points else None,
+            )
+            for dimension, (points, *errors), abstained in zip(dimensions, rows, result.abstained.tolist(), strict=True)
+        }
+        seconds = heard.facts[-1].seconds if heard.facts else math.nan
+        return Assessment(scores, cautions(heard.facts, domain) if heard.facts else (), heard.windows, seconds)
+
     def check_clip(self, audio: Audio) -> None:
         """Check that the judge can hear this clip.
 
         Raises:
             AudioError: If it cannot be read, is not finite, or is too long (see `windows`).
         """
-        self.judge.decode(clip(audio), self.long_clips)
+        self.judge.decode(clip(audio), self.predictor.long_clips)
 
     def check_text(self, pair: Pair) -> None:
         """Check that the judge can read the text of a pair, whatever its clips are.
@@ -332,4 +389,4 @@ class Scorer(PairScorer):
             UserError: If not; the text says why.
         """
         if self.calibration is None:
-            raise UserError(self._not_calibrated)
+            raise UserError(f"{self.name}: no intervals: {self.loaded.not_calibrated}")

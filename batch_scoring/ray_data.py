@@ -127,7 +127,7 @@ class ScoreBatch:
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Score a batch, column -> values `(rows,)`."""
-        self._scorer.forget()
+        self._scorer.predictor.forget()
         count = len(batch["response_audio"])
         cells = [{name: _plain(values[row]) for name, values in batch.items()} for row in range(count)]
         rows = [self._reader.row(str(number), row, f"row {number + 1}") for number, row in enumerate(cells)]

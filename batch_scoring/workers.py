@@ -17,6 +17,7 @@ from multiprocessing.context import SpawnProcess
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..core.quiet import silence_libraries
 from ..data_modules.errors import ASKED_TO_STOP, AudioError, UserError, as_user_error
 from ..data_modules.parallel import Launch, available_cores, end_with_parent
 from .job import Chunk, Parts, audio_mark
@@ -148,6 +149,7 @@ def _work(parts: Parts, share: tuple[int, int], device: str | None, threads: int
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # as SLURM sends it to all processes of a step
     signal.signal(signal.SIGTERM, _stop)
     end_with_parent()  # no other process would restart it or end it
+    silence_libraries()  # before the judge is imported
     worker: Worker | None = None
     try:
         if threads is not None:
@@ -202,7 +204,7 @@ class Worker:
         """Score a chunk and write its part, unless it is there or another worker is faster."""
         if self._is_done(chunk):
             return
-        self._scorer.forget()  # so that a part does not depend on what was scored before it
+        self._scorer.predictor.forget()  # so that a part does not depend on what was scored before it
         tries = Tries(self._parts, chunk, self._owner)
         try:
             tries.note("start")

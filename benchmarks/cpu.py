@@ -47,7 +47,7 @@ from empathy_judge.eval.statistics.rank_draws import spearman_draws
 from empathy_judge.models.backbones import load_backbone, qwen_omni
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.scoring import PairScorer, choose_device
+from empathy_judge.models.scoring import Predictor, choose_device
 from empathy_judge.models.settings import JudgeSettings, LoraSettings
 from materials import hub_name, write_conversations, write_weights
 from naive import ALPHA, MAXIMUM, MINIMUM, RANK, NaiveCollate, NaiveRater, read_items, scores
@@ -127,11 +127,11 @@ def compare_with_naive(
     rater.begin_with(judge.trainable())
     rater.eval()
     pairs = [pair for pair, _ in items]
-    warm_scorer = PairScorer(judge)
+    warm_scorer = Predictor(judge)
     waits: dict[str, list[float]] = {"naive loop": [], "a call for each pair": []}
 
     def one_by_one() -> None:
-        scorer = PairScorer(judge)
+        scorer = Predictor(judge)
         waits["a call for each pair"] += _latencies(lambda pair: list(scorer.predict([pair])), pairs)
 
     def naive_loop() -> None:

@@ -21,7 +21,7 @@ from empathy_judge.models.artifact import load_any
 from empathy_judge.models.backbones.audio_language_model import messages
 from empathy_judge.models.heads import Prediction
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.scoring import Predictor
 from empathy_judge.train.run import train
 from lightning.pytorch.callbacks import LambdaCallback
 from peft import LoraConfig, get_peft_model
@@ -272,7 +272,7 @@ def train_both(place: Place, folder: Path, steps: int) -> Same:
 
 def scores(judge: EmpathyJudge, pairs: Sequence[Pair], batch: int = 16) -> Tensor:
     """Our scores of these pairs `(pairs,)`, nothing known of them before."""
-    predictions = [prediction for _, prediction in PairScorer(judge, batch).predict(pairs)]
+    predictions = [prediction for _, prediction in Predictor(judge, batch).predict(pairs)]
     assert all(isinstance(prediction, Prediction) for prediction in predictions), predictions
     points = torch.cat([prediction.score for prediction in predictions])  # pyright: ignore[reportAttributeAccessIssue] see above
     assert points.isfinite().all()

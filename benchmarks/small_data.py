@@ -41,7 +41,7 @@ from empathy_judge.models.disk_store import DiskStore
 from empathy_judge.models.head_input import HeadInput
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.probe import ClipReader, OfClips, Probe, Rated, shuffled, standardise
-from empathy_judge.models.scoring import PairScorer, placed
+from empathy_judge.models.scoring import Predictor, placed
 from empathy_judge.models.settings import BuiltHeadInput, HeadInputSettings, JudgeSettings
 from materials import load_set
 from matplotlib.figure import Figure
@@ -210,7 +210,7 @@ def train_and_predict(
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         done = empathy_judge.train(settings, folder / "data", run)
     assert done is not None
-    predicted = PairScorer(placed(load_any(run), "cpu"), 64, store=DiskStore(cache)).predict(test)
+    predicted = Predictor(placed(load_any(run), "cpu"), 64, store=DiskStore(cache)).predict(test)
     scores = {pair.pair_id: result.score.numpy() for pair, result in predicted if not isinstance(result, AudioError)}
     return np.stack([scores[pair.pair_id] for pair in test])
 

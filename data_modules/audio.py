@@ -20,14 +20,14 @@ from typing import BinaryIO
 import numpy as np
 import soundfile
 
-from .containers import PLAIN, joined_problem, wav_content, with_true_sizes
+from .containers import PLAIN, wav_content, whole
 from .encodings import Mp3, flac_problem, id3_bytes, is_mp3, whole_mp3, with_flac_length
 from .errors import AudioError, os_reason
 from .folders import file_hash
 from .ogg import ogg_problem, opus_end, without_tail
 from .spellings import spelling_hint
 from .stored_clips import StoredClip
-from .unreadable import EXPECTED, HEAD_BYTES, read_wrongly, unreadable
+from .unreadable import HEAD_BYTES, read_wrongly, unreadable
 
 MIN_SECONDS = 0.05
 """Shorter clips are refused."""
@@ -115,22 +115,43 @@ def decode(source: AudioSource, rate: int, max_seconds: float | None = None, nam
         AudioError: If the clip is missing, empty, truncated, not audio, shorter than 0.05 s, longer than
             `max_seconds`, or holds NaN, infinite or unscaled samples.
     """
-    clip = load_clip(source, max_seconds, name)
-    return resample(clip.samples, clip.rate, rate)
+    samples, own_rate = _samples(source, max_seconds, name or _name(source))
+    return resample(samples, own_rate, rate)
 
 
 def load_clip(source: AudioSource, max_seconds: float | None = None, name: str | None = None) -> Clip:
     """Reads a whole clip at its own rate; otherwise as `decode`."""
     name = name or _name(source)
-    source = _here(source)
+    return Clip(*_samples(source, max_seconds, name), name)
+
+
+def _samples(source: AudioSource, max_seconds: float | None, name: str) -> tuple[np.ndarray, int]:
+    """The samples of a whole clip `(n,)`, channels averaged, and their rate.
+
+    Reads blocks, so that a wrong header cannot claim all memory.
+    """
+    source = source.read_checked() if isinstance(source, StoredClip) else source
     if isinstance(source, Clip):
-        samples, rate = source.samples, source.rate
-        _check_length(len(samples), rate, max_seconds, name)
-    else:
-        with _opened(source, name) as (sound, skipped, count):
-            samples, rate = _read(sound, skipped, count, max_seconds, name), sound.samplerate
+        _check_length(len(source.samples), source.rate, max_seconds, name)
+        _check_amplitude(source.samples, source.rate, name)
+        return source.samples, source.rate
+    with _opened(source, name) as (sound, skipped, count):
+        rate = sound.samplerate
+        _check_length(count, rate, max_seconds, name)
+        blocks, frames = [], 0
+        try:
+            while len(block := sound.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
+                blocks.append(block.mean(axis=1))
+                frames += len(block)
+        except soundfile.SoundFileError as error:
+            message = f"{name}: the file is damaged, decoding stopped after {frames} samples ({error})"
+            raise AudioError(message, "the file is damaged") from None
+    samples = np.concatenate(blocks)[skipped : skipped + count] if blocks else np.zeros(0, np.float32)
+    if len(samples) != count:
+        message = f"{name}: the file is cut off, {len(samples)} of {count} samples are there"
+        raise AudioError(message, "the file is cut off")
     _check_amplitude(samples, rate, name)
-    return Clip(samples, rate, name)
+    return samples, rate
 
 
 def probe(source: AudioSource, name: str | None = None) -> AudioInfo:
@@ -140,7 +161,7 @@ def probe(source: AudioSource, name: str | None = None) -> AudioInfo:
         AudioError: If the clip is missing, empty, cut off or not audio.
     """
     name = name or _name(source)
-    source = _here(source)
+    source = source.read_checked() if isinstance(source, StoredClip) else source
     if isinstance(source, Clip):
         return AudioInfo(source.seconds, source.rate, 1)
     with _opened(source, name) as (sound, _, count):
@@ -165,10 +186,6 @@ def audio_hash(source: AudioSource) -> str:
         raise AudioError(f"{source}: cannot be read ({os_reason(error)})", "cannot be read") from None
 
 
-def _here(source: AudioSource) -> str | Path | bytes | Clip:
-    return source.read_checked() if isinstance(source, StoredClip) else source
-
-
 def _name(source: AudioSource) -> str:
     if isinstance(source, StoredClip):
         return source.name
@@ -187,11 +204,19 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
     def data() -> bytes:
         return source if isinstance(source, bytes) else Path(source).read_bytes()
 
+    head = b""
     try:
-        size = len(source) if isinstance(source, bytes) else _file_size(Path(source), name)
-        if size == 0:
-            raise AudioError(f"{name}: the file is empty (0 bytes)", "the file is empty")
-        checked = _with_true_length(source, data, name)
+        if not isinstance(source, bytes) and not stat.S_ISREG(Path(source).stat().st_mode):
+            raise AudioError(f"{name}: not a file", "cannot be read")
+        with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
+            head = file.read(HEAD_BYTES)
+            if not head:
+                raise AudioError(f"{name}: the file is empty (0 bytes)", "the file is empty")
+            checked = _with_true_length(file, name)
+            if head[:3] == b"ID3":
+                file.seek(id3_bytes(head, 0))
+                head = file.read(HEAD_BYTES)
+        checked = source if checked is None else checked
         sound = _sound(checked)
         if not isinstance(checked, Mp3) and sound.subtype.startswith("MPEG_LAYER"):
             with sound:
@@ -204,11 +229,11 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a zero byte
         raise AudioError(f"{name}: cannot be read ({os_reason(error)})", "cannot be read") from None
     except soundfile.SoundFileError as error:
-        raise _unreadable(source, name, getattr(error, "error_string", "")) from None
+        raise _unreadable(head, name, getattr(error, "error_string", "")) from None
     with sound:
         if sound.format == "RAW":  # so does, by their names, what libsndfile does not know: *.au, *.snd, *.vox, *.gsm
-            raise _unreadable(source, name, "")
-        if (problem := read_wrongly(sound, _head(source))) is not None:
+            raise _unreadable(head, name, "")
+        if (problem := read_wrongly(sound, head)) is not None:
             raise AudioError(f"{name}: {problem}", "not supported")
         _check_rate(sound.samplerate, name)
         _check_complete(sound, data, name)
@@ -218,15 +243,9 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
         yield sound, skipped, count
 
 
-def _unreadable(source: str | Path | bytes, name: str, reason: str) -> AudioError:
-    message, is_recording = unreadable(_head(source), reason)
+def _unreadable(head: bytes, name: str, reason: str) -> AudioError:
+    message, is_recording = unreadable(head, reason)
     return AudioError(f"{name}: {message}", "not supported" if is_recording else "not a sound file")
-
-
-def _head(source: str | Path | bytes) -> bytes:
-    with _file(source) as file:
-        file.seek(id3_bytes(file.read(10), 0))
-        return file.read(HEAD_BYTES)
 
 
 class _ReadForward(soundfile.SoundFile):
@@ -252,34 +271,26 @@ def _mp3(data: bytes, name: str) -> Mp3:
         raise error.at(name) from None
 
 
-def _file_size(path: Path, name: str) -> int:
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise AudioError(f"{name}: not a file", "cannot be read")
-    return status.st_size
-
-
-def _file(source: str | Path | bytes) -> BinaryIO:
-    return io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb")
-
-
-def _with_true_length(source: str | Path | bytes, data: Callable[[], bytes], name: str) -> str | Path | bytes | Mp3:
+def _with_true_length(file: BinaryIO, name: str) -> bytes | Mp3 | None:
     """Refuses files that would be read in part, or with headers for samples.
 
-    Returns the source; or the file without the tags around it, and with the number of its samples in the header.
+    Returns the file without the tags around it, and with the number of its samples in the header; None = it is so.
     """
-    with _file(source) as file:
-        head = file.read(4)
+    file.seek(0)
+    head = file.read(4)
+    try:
         if head in PLAIN:
-            return _plain(file, name) or source
-    has_tag = head[:3] == b"ID3"
-    if not (has_tag or is_mp3(head) or head in (b"OggS", b"fLaC")):
-        return source
-    content = data()
-    tagged = content[id3_bytes(content, 0) :]
-    head = tagged[:4]
-    if head in PLAIN:
-        return _plain(io.BytesIO(tagged), name) or tagged
+            return whole(file)
+        has_tag = head[:3] == b"ID3"
+        if not (has_tag or is_mp3(head) or head in (b"OggS", b"fLaC")):
+            return None
+        content = head + file.read()
+        tagged = content[id3_bytes(content, 0) :]
+        head = tagged[:4]
+        if head in PLAIN:
+            return whole(io.BytesIO(tagged)) or tagged
+    except AudioError as error:
+        raise error.at(name) from None
     if is_mp3(head) or (has_tag and head not in _NOT_MP3):
         return _mp3(content, name)
     if head not in (b"OggS", b"fLaC"):
@@ -288,20 +299,7 @@ def _with_true_length(source: str | Path | bytes, data: Callable[[], bytes], nam
     if problem is not None:
         raise AudioError(f"{name}: the file {problem}", "cannot be used")
     completed = without_tail(tagged) if head == b"OggS" else with_flac_length(tagged)
-    return source if completed is content else completed
-
-
-def _plain(file: BinaryIO, name: str) -> bytes | None:
-    file.seek(0)
-    start = file.read(12)
-    if start[:4] == b"FORM" and start[8:11] != b"AIF":  # not left to libsndfile, which has trouble with some
-        raise AudioError(f"{name}: a FORM file that is no AIFF, which cannot be read; {EXPECTED}", "not supported")
-    if (problem := joined_problem(file)) is not None:
-        raise AudioError(f"{name}: the file {problem}")
-    try:
-        return with_true_sizes(file)
-    except AudioError as error:
-        raise error.at(name) from None
+    return None if completed is content else completed
 
 
 def _check_complete(sound: soundfile.SoundFile, data: Callable[[], bytes], name: str) -> None:
@@ -314,27 +312,6 @@ def _check_complete(sound: soundfile.SoundFile, data: Callable[[], bytes], name:
     opus = _OPUS_END.search(sound.extra_info)
     if "Ogg: Junk after the last page" in sound.extra_info or (opus and int(opus[1]) < opus_end(data())):
         raise AudioError(f"{name}: the file is cut off in the middle of an Ogg page", "the file is cut off")
-
-
-def _read(sound: soundfile.SoundFile, skipped: int, count: int, max_seconds: float | None, name: str) -> np.ndarray:
-    """The samples of a clip, channels averaged, shape (count,), after those that are `skipped`.
-
-    Reads blocks, so that a wrong header cannot claim all memory.
-    """
-    _check_length(count, sound.samplerate, max_seconds, name)
-    blocks, frames = [], 0
-    try:
-        while len(block := sound.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
-            blocks.append(block.mean(axis=1))
-            frames += len(block)
-    except soundfile.SoundFileError as error:
-        message = f"{name}: the file is damaged, decoding stopped after {frames} samples ({error})"
-        raise AudioError(message, "the file is damaged") from None
-    samples = np.concatenate(blocks)[skipped : skipped + count] if blocks else np.zeros(0, np.float32)
-    if len(samples) != count:
-        message = f"{name}: the file is cut off, {len(samples)} of {count} samples are there"
-        raise AudioError(message, "the file is cut off")
-    return samples
 
 
 def _check_rate(rate: int, name: str) -> None:

@@ -17,6 +17,7 @@ from typing import BinaryIO, NamedTuple
 
 from .errors import AudioError
 from .ogg import JOINED
+from .unreadable import EXPECTED
 
 _STARTS = {  # how a file begins: a word that is rare in samples, where it stands, and what else has to be there
     b"RIFF": (b"WAVE", 8, {0: b"RIFF"}),
@@ -40,6 +41,8 @@ _MOST_CHUNKS = 10_000  # a file of zeros has one in each 8 bytes
 _TAG_BYTES = 128  # of ID3v1
 _LONGEST_UNKNOWN = 400  # bytes behind the samples; more may be samples
 _GSM_BLOCK = 65  # bytes, of GSM 6.10 in WAV
+_GSM = (b"\x31\0", b"\0\x31")  # how `fmt ` names it, in both orders of bytes
+_MOST = {"<I": 2**32 - 1, ">I": 2**32 - 1, "<Q": 2**64 - 1, ">q": 2**63 - 1}  # what a size can say
 
 
 class _Size(NamedTuple):
@@ -49,46 +52,31 @@ class _Size(NamedTuple):
     form: str  # how, for `struct`
     declared: int  # bytes
     found: int  # bytes from where it begins to count to the end of the file
+    coding: bytes = b""  # of the samples, as `fmt ` names it in WAV
 
 
-def joined_problem(file: BinaryIO) -> str | None:
-    """Why a file of a kind of `PLAIN` would be read with the header of another recording in it; None = it is one.
-
-    The beginning of a second file does not occur by chance in a terabyte of samples. The whole file is read, in blocks.
-    """
-    file.seek(0)
-    word, offset, others = _STARTS[file.read(4)]
-    file.seek(4)
-    kept = b""
-    while block := file.read(_BLOCK_BYTES):
-        block = kept + block
-        at = block.find(word)
-        while at >= 0:
-            start = at - offset
-            if start >= 0 and all(block[start + o : start + o + len(b)] == b for o, b in others.items()):
-                return JOINED
-            at = block.find(word, at + 1)
-        kept = block[-_HEAD_BYTES:]
-    return None
-
-
-def with_true_sizes(file: BinaryIO) -> bytes | None:
+def whole(file: BinaryIO) -> bytes | None:
     """The file of a kind of `PLAIN` with the sizes of what is there, where its header has placeholders, and without
     what stands behind the samples, where libsndfile would read it as samples; None = nothing has to change.
 
     Raises:
-        AudioError: If samples are missing at the end, or what may be samples follows those that are declared.
+        AudioError: If it holds a second recording, samples are missing at the end, or what may be samples follows those
+            that are declared.
     """
-    end = file.seek(0, 2)
     file.seek(0)
-    kind = file.read(4)
+    start = file.read(12)
+    kind = start[:4]
+    if kind == b"FORM" and start[8:11] != b"AIF":  # not left to libsndfile, which has trouble with some
+        raise AudioError(f"a FORM file that is no AIFF, which cannot be read; {EXPECTED}", "not supported")
+    _refuse_joined(file, kind)
+    end = file.seek(0, 2)
     sizes = list(_SIZES[kind](file, end))
     # with the size of the samples, which comes first, that of the file is not known either
     wrong = sizes if any(map(_is_placeholder, sizes[:1])) else list(filter(_is_placeholder, sizes))
     behind = sizes[0].found - sizes[0].declared if sizes and sizes[0] not in wrong else 0
     if behind < 0:
         raise AudioError(f"the file is cut off, its last {-behind} bytes are missing", "the file is cut off")
-    is_gsm = kind in (b"RIFF", b"RIFX") and bool(sizes) and _is_gsm(file, sizes[0].form, end)
+    is_gsm = bool(sizes) and kind != b"RF64" and sizes[0].coding in _GSM
     # libsndfile 1.2.2 reads to the end of the file in Wave64, and in AU of G.721 and G.723
     reads_on = is_gsm or (kind in (b"riff", b".snd", b"dns.") and behind > 0)
     if behind > _LONGEST_UNKNOWN and not _is_known(file, kind, end - behind, end):
@@ -100,7 +88,7 @@ def with_true_sizes(file: BinaryIO) -> bytes | None:
     if kind == b"caff" and (sizes[0].found - 4) % max(int.from_bytes(content[36:40], "big"), 1):
         raise AudioError("the file is cut off in the middle of a sample", "the file is cut off")
     for size in wrong:
-        struct.pack_into(size.form, content, size.at, min(size.found, _most(size.form)))
+        struct.pack_into(size.form, content, size.at, min(size.found, _MOST[size.form]))
     if is_gsm:
         _end_gsm(content, sizes[0])
     elif reads_on and kind == b"riff":
@@ -108,12 +96,23 @@ def with_true_sizes(file: BinaryIO) -> bytes | None:
     return bytes(content)
 
 
-def _is_gsm(file: BinaryIO, form: str, end: int) -> bool:
-    for name, start, _ in _chunks(file, 12, end, form):
-        if name == b"fmt ":
-            file.seek(start)
-            return file.read(2) in (b"\x31\0", b"\0\x31")
-    return False
+def _refuse_joined(file: BinaryIO, kind: bytes) -> None:
+    """Refuses a file that would be read with the header of another recording in it.
+
+    The beginning of a second file does not occur by chance in a terabyte of samples. The whole file is read, in blocks.
+    """
+    word, offset, others = _STARTS[kind]
+    file.seek(4)
+    kept = b""
+    while block := file.read(_BLOCK_BYTES):
+        block = kept + block
+        at = block.find(word)
+        while at >= 0:
+            start = at - offset
+            if start >= 0 and all(block[start + o : start + o + len(b)] == b for o, b in others.items()):
+                raise AudioError(f"the file {JOINED}")
+            at = block.find(word, at + 1)
+        kept = block[-_HEAD_BYTES:]
 
 
 def _end_gsm(content: bytearray, size: _Size) -> None:
@@ -169,13 +168,9 @@ def _is_placeholder(size: _Size) -> bool:
     declared, found = size.declared, size.found
     if declared == 0:
         return found > 0
-    if declared < 0 or declared > _most(size.form) - _WIDEST_HEADER:
+    if declared < 0 or declared > _MOST[size.form] - _WIDEST_HEADER:
         return True
     return declared > _PART * found and (declared >= _BEYOND_ALL or _is_round(declared))
-
-
-def _most(form: str) -> int:
-    return (1 << 8 * struct.calcsize(form) - form.endswith("q")) - 1
 
 
 def _is_round(number: int) -> bool:
@@ -207,17 +202,20 @@ def _riff(file: BinaryIO, end: int) -> Iterator[_Size]:
     file.seek(0)
     head = file.read(36)
     long = head[:4] == b"RF64" and head[12:16] == b"ds64" and len(head) == 36
-    order = ">I" if head[:4] == b"RIFX" else "<I"
+    order, coding = ">I" if head[:4] == b"RIFX" else "<I", b""
     for name, start, size in _chunks(file, 12, end, order):
+        if name == b"fmt " and not coding:
+            file.seek(start)
+            coding = file.read(2)
         if name == b"data":
             at, form = start - 4, order
-            if long and size == _most("<I"):
+            if long and size == _MOST["<I"]:
                 at, form, size = 28, "<Q", int.from_bytes(head[28:36], "little")
             if size == 0 and _are_chunks(file, start, end, order):
                 return
             (declared,) = struct.unpack("<Q", head[20:28]) if long else struct.unpack(order, head[4:8])
             riff = _Size(20 if long else 4, form, declared, end - 8)
-            yield _Size(at, form, size, end - start)
+            yield _Size(at, form, size, end - start, coding)
             if declared > riff.found:
                 yield riff
             return

@@ -359,8 +359,8 @@ def _start_method() -> str:
     method = multiprocessing.get_start_method()
     if sys.version_info >= _FORKS_SAFELY or method != "fork" or not _guarded():
         return method
-    # imported once, not by each process
-    multiprocessing.set_forkserver_preload([f"{__name__.rpartition('.data_modules')[0]}.train.collate"])
+    package = __name__.rpartition(".data_modules")[0]  # imported once, not by each process
+    multiprocessing.set_forkserver_preload([f"{package}.core.quiet_process", f"{package}.train.collate"])
     return "forkserver"
 
 

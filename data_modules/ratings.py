@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from pydantic import ConfigDict
 
-from .errors import DataError, Locate, TextError, locate_in, names_shown, shown
+from .errors import DataError, Locate, locate_in, names_shown, shown
 from .numerals import as_float, parse_number
 from .steps import STEP_TOLERANCE, on_scale
 
@@ -110,14 +110,6 @@ def parse_dimension(text: str) -> Dimension:
             "where lower is better, such as vocal_empathy=1:5:1"
         ) from None
     return Dimension(name.strip(), numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else None, not is_lower)
-
-
-def label(dimension: Dimension, score: float) -> str:
-    """The nearest of `LABELS` to a score in rating points. A score midway between two gets the better one. Where
-    low scores are good, the lowest is excellent."""
-    share = (score - dimension.minimum) / (dimension.maximum - dimension.minimum)
-    share = share if dimension.higher_is_better else 1 - share
-    return LABELS[int(np.clip(np.floor(share * (len(LABELS) - 1) + 0.5), 0, len(LABELS) - 1))]
 
 
 def same_range(one: Dimension, other: Dimension) -> bool:
@@ -288,18 +280,6 @@ def is_text(value: object) -> bool:
         return isinstance(value, str) and (value.isascii() or value.encode() is not None)
     except UnicodeEncodeError:
         return False
-
-
-def check_situation(text: object) -> None:
-    """A text about the situation is text, or None.
-
-    Raises:
-        TextError: If it is something else, or text that UTF-8 cannot hold.
-    """
-    if text is None or is_text(text):
-        return
-    why = ": half of a surrogate pair; expected Unicode text" if isinstance(text, str) else "; expected text, or None"
-    raise TextError(f"situation {shown(text)}{why}", "not text")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from .audio import AudioSource
-from .errors import DataError, Locate, first_problem, place, shown, system_errors
+from .errors import DataError, Locate, TextError, first_problem, place, shown, system_errors
 from .folders import (
     CARD_FILE,
     DataPath,
@@ -31,7 +31,7 @@ from .folders import (
     resolve_remote,
     stays_inside,
 )
-from .ratings import NAME, SECONDS, Dimension, check_preferences, check_ratings
+from .ratings import NAME, SECONDS, Dimension, check_preferences, check_ratings, is_text
 from .storage import (
     CONTEXT,
     HASHED_COLUMNS,
@@ -124,6 +124,18 @@ class Pair:
     def tag(self, name: str) -> str | None:
         """The value of a tag, or None."""
         return next((value for tag, value in self.tags if tag == name), None)
+
+
+def check_situation(text: object) -> None:
+    """A text about the situation is text, or None.
+
+    Raises:
+        TextError: If it is something else, or text that UTF-8 cannot hold.
+    """
+    if text is None or is_text(text):
+        return
+    why = ": half of a surrogate pair; expected Unicode text" if isinstance(text, str) else "; expected text, or None"
+    raise TextError(f"situation {shown(text)}{why}", "not text")
 
 
 @dataclass(frozen=True)

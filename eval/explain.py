@@ -17,9 +17,8 @@ from ..audio_inputs import Audio, clip
 from ..data_modules import prosody
 from ..data_modules.audio import Clip, decode
 from ..data_modules.errors import AudioError, UserError, shown
-from ..data_modules.ratings import check_situation
-from ..data_modules.schema import Dimension, Pair, Turn
-from ..models.scoring import PairScorer
+from ..data_modules.schema import Dimension, Pair, Turn, check_situation
+from ..models.scoring import Predictor
 from ..scorer import Scorer
 from .probes import voice
 
@@ -116,7 +115,8 @@ def explain(
             heard[side] = Clip(decode(clip(audio), voice.RATE), voice.RATE)
     if situation is not None:
         check_situation(situation)
-    work = PairScorer(scorer.judge, scorer.batch_size, scorer.calibration, windows=scorer.windows)
+    predictor = Predictor(scorer.judge, scorer.batch_size, windows=scorer.windows)  # it measures no clip
+    work = Scorer(scorer.loaded, scorer.name, predictor)
     return _by_occlusion(work, heard, situation, window, np.random.default_rng(seed))
 
 
@@ -134,7 +134,7 @@ def _windows(seconds: float, window: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _by_occlusion(
-    work: PairScorer,
+    work: Scorer,
     heard: Mapping[str, Clip],
     situation: str | None,
     window: float,

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.quiet import silence_libraries
 from ..data_modules.errors import UserError
 from ..data_modules.staging import check_new, staged_folder
 from . import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
@@ -171,6 +172,7 @@ def load_any(path: Path, placement: Placement = AS_TRAINED, revision: str | None
     """
     from .hub import check_judge, judge_folder
 
+    silence_libraries()
     path = judge_folder(path, revision)
     try:
         check_judge(path)

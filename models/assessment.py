@@ -13,11 +13,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
 from ..data_modules.audio import CLIPPED
 from ..data_modules.errors import AudioError
 from ..data_modules.prosody import HOP, MIN_VOICED, RATE, ClipFacts
+from ..data_modules.ratings import LABELS, Dimension
 
 CautionCode = Literal["short", "no_speech", "unlike_training"]
 """``short``: a clip hardly lasts long enough to have a manner of speaking. ``no_speech``: no voice was found in a clip
@@ -82,6 +84,14 @@ class Score:
         if self.low is not None and self.high is not None:
             text += f", {100 * level:g} % interval {self.low:.2f} to {self.high:.2f}"
         return text + (", too unsure: the judge abstains" if self.abstained else "")
+
+
+def label(dimension: Dimension, score: float) -> str:
+    """The nearest of `LABELS` to a score in rating points. A score midway between two gets the better one. Where
+    low scores are good, the lowest is excellent."""
+    share = (score - dimension.minimum) / (dimension.maximum - dimension.minimum)
+    share = share if dimension.higher_is_better else 1 - share
+    return LABELS[int(np.clip(np.floor(share * (len(LABELS) - 1) + 0.5), 0, len(LABELS) - 1))]
 
 
 @dataclass(frozen=True, slots=True)

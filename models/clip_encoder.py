@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -56,12 +57,12 @@ class ClipEncoder:
         kept_bytes: int = KEPT_BYTES,
         long_clips: LongClips = "window",
     ) -> None:
-        """See `PairScorer` for the arguments."""
+        """See `Predictor` for the arguments."""
         self.judge = judge
         self._long_clips: LongClips = long_clips
         self._measures = measures
         self._most_bytes = kept_bytes
-        self._states: OrderedDict[Hashable, EncodedClip] = OrderedDict()
+        self._states: OrderedDict[Hashable, tuple[EncodedClip, int]] = OrderedDict()  # with their bytes
         self._bytes = 0
         self._facts: OrderedDict[Hashable, ClipFacts] = OrderedDict()
         self._store = None if store is None or judge.trains_tower else ClipStates(judge, store)
@@ -74,7 +75,7 @@ class ClipEncoder:
         result = Encoded({}, {}, {})
         decoded: list[tuple[AudioSource, Hashable, list[np.ndarray]]] = []
         for source, key in {source: known_by(source) for source in clips}.items():
-            states, facts = self._states.get((member, key)), self._facts.get(key)
+            (states, _), facts = self._states.get((member, key), (None, 0)), self._facts.get(key)
             unmeasured = self._measures and facts is None
             try:
                 if states is None and self._store is not None and (states := self._store.get(source, self._long_clips)):
@@ -116,16 +117,12 @@ class ClipEncoder:
         self._bytes = 0
 
     def _cache(self, key: Hashable, encoded: EncodedClip) -> None:
-        if key not in self._states:
-            self._bytes += _size(encoded)
-        self._states[key] = encoded
+        size = sum(tensor.nbytes for window in encoded for tensor in window if isinstance(tensor, torch.Tensor))
+        self._bytes += 0 if key in self._states else size
+        self._states[key] = encoded, size
         while self._bytes > self._most_bytes:
-            _, dropped = self._states.popitem(last=False)
-            self._bytes -= _size(dropped)
-
-
-def _size(encoded: EncodedClip) -> int:
-    return sum(tensor.nbytes for window in encoded for tensor in window if isinstance(tensor, torch.Tensor))
+            _, (_, dropped) = self._states.popitem(last=False)
+            self._bytes -= dropped
 
 
 class AutoBatch:
@@ -176,13 +173,11 @@ def batches_for(judge: EmpathyJudge, size: int, per_second: float) -> AutoBatch:
 
 
 @dataclass
-class ItemBatch:
+class ItemBatch(AbstractContextManager["ItemBatch"]):
     """Some consecutive items (`rows`). As a context it notes whether memory ran out, and lets other errors pass."""
 
     rows: slice
     ran_out: bool = False
-
-    def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         self.ran_out = error is not None and ran_out_of_memory(error)

@@ -85,10 +85,6 @@ class ScaleRange(nn.Module):
         self.minimum = nn.Buffer(torch.tensor([d.minimum for d in dimensions]), persistent=False)
         self.span = nn.Buffer(torch.tensor([d.maximum - d.minimum for d in dimensions]), persistent=False)
 
-    def denormalise(self, normalised: Tensor) -> Tensor:
-        """Rating points of scores from 0 to 1 `(..., dimensions)`."""
-        return self.minimum + self.span * normalised
-
     def normalise(self, points: Tensor) -> Tensor:
         """Scores from 0 (the minimum) to 1 (the maximum) of rating points `(..., dimensions)`."""
         return (points - self.minimum) / self.span
@@ -215,7 +211,7 @@ class RegressionHead(Head):
 
     def predict(self, features: Tensor) -> Prediction:
         """Scores alone."""
-        return Prediction(self.range.denormalise(torch.sigmoid(self.linear(features))))
+        return Prediction(self.range.minimum + self.range.span * torch.sigmoid(self.linear(features)))
 
     @torch.no_grad()
     def start_at(self, means: Tensor) -> None:
@@ -245,7 +241,7 @@ class GaussianHead(Head):
         mean = self.linear(features).unflatten(-1, (-1, 2))[..., 0]
         spread = self.linear(features.detach()).unflatten(-1, (-1, 2))[..., 1]
         deviation = self.range.span * (_LEAST_DEVIATION + softplus(spread))
-        return Prediction(self.range.denormalise(torch.sigmoid(mean)), deviation)
+        return Prediction(self.range.minimum + self.range.span * torch.sigmoid(mean), deviation)
 
     @torch.no_grad()
     def start_at(self, means: Tensor) -> None:

@@ -21,7 +21,7 @@ from ..data_modules.prosody import RATE, voiced_shares
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.base import Backbone, Checkpoint
-from .backbones.inputs import Clips, Inputs, moved
+from .backbones.inputs import Clips, Inputs
 from .backbones.layers import LayerStatistics, whole_float32
 from .head_input import HeadInput, build_pooling
 from .heads import Head, Prediction, build_head
@@ -35,12 +35,14 @@ OWN = ("head.", "head_input.", "pooling.")
 """Prefixes of the names of a judge's own weights, which no backbone has."""
 
 
-class WindowSize(NamedTuple):
-    """A window of a clip: its number of audio tokens, how many of these are not padding, and its weight in the clip."""
+class WindowFacts(NamedTuple):
+    """What the host knows of a window of a clip: its number of audio tokens, how many of these are not padding, its
+    weight in the clip, and what the head reads of the signal (`EncodedWindow.functionals`)."""
 
     tokens: int
     real: int
     weight: float
+    functionals: Tensor | None
 
 
 class EncodedWindow(NamedTuple):
@@ -145,8 +147,10 @@ class EmpathyJudge(nn.Module):
 
     def pooled(self, inputs: Inputs) -> Tensor:
         """What the head reads `(pairs, features)`, float32."""
-        inputs = self.heard(inputs)
-        return self.pool(self.backbone.hidden_states(inputs), inputs)
+        inputs = inputs if inputs.clips is None else self.heard(inputs)
+        pooled = self.pool_states(self.backbone.hidden_states(inputs), inputs)
+        with torch.autocast(pooled.device.type, enabled=False):
+            return self.head_input(pooled, inputs)
 
     def known_of_clips(self, inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
         """What the head reads of the clips of each row (`HeadInput.raw`); the language model does not run."""
@@ -158,11 +162,6 @@ class EmpathyJudge(nn.Module):
             return inputs
         states, layers = self._encoded(inputs.clips)
         return replace(inputs, clips=None, audio_states=states, layers=layers)
-
-    def pool(self, hidden: Tensor, inputs: Inputs) -> Tensor:
-        """What the head reads `(pairs, features)`, float32, from the backbone's states `(batch, tokens, hidden)`."""
-        with torch.autocast(hidden.device.type, enabled=False):
-            return self.head_input(self.pool_states(hidden, inputs), inputs)
 
     def pool_states(self, hidden: Tensor, inputs: Inputs) -> Tensor:
         """The backbone's states `(rows, tokens, hidden)` as one vector for each row `(rows, hidden)`, float32."""
@@ -183,20 +182,18 @@ class EmpathyJudge(nn.Module):
         clips = states = layers = None
         if audio is None:
             decoded = [self.decode(source) for source in distinct]
-            sizes, flat = self._sizes(decoded), list(itertools.chain(*decoded))
-            clips, functionals = self.backbone.prepare_clips(flat), self._functionals(flat)
+            facts, clips = self._facts(decoded), self.backbone.prepare_clips(list(itertools.chain(*decoded)))
         else:
             encoded = [audio[source] for source in distinct]
-            sizes = [[WindowSize(len(own.states), own.real_tokens, own.weight) for own in clip] for clip in encoded]
-            known = list(itertools.chain(*encoded))
-            states, layers = torch.cat([own.states for own in known]), _stacked([own.layers for own in known])
-            functionals = [own.functionals for own in known]
-        windows = list(itertools.chain(*sizes))
+            facts = [[WindowFacts(len(own.states), *own[1:3], own.functionals) for own in clip] for clip in encoded]
+            states = torch.cat([own.states for clip in encoded for own in clip])
+            layers = _stacked([own.layers for clip in encoded for own in clip])
+        windows = list(itertools.chain(*facts))
         if len(windows) == len(distinct):  # nearly always: no clip is cut, and a pair is one row
             place = {source: number for number, source in enumerate(distinct)}
             rows, asked, weights = [[place[source] for source in row] for row in sources], pairs, None
         else:
-            rows, asked, weights = _in_windows(pairs, sources, dict(zip(distinct, sizes, strict=True)))
+            rows, asked, weights = _in_windows(pairs, sources, dict(zip(distinct, facts, strict=True)))
         counts = [[windows[number].tokens for number in row] for row in rows]
         for pair, row in zip(asked, counts, strict=True):
             try:
@@ -219,7 +216,7 @@ class EmpathyJudge(nn.Module):
             clips=clips,
             audio_states=states,
             layers=layers,
-            functionals=_stacked(functionals),
+            functionals=_stacked([window.functionals for window in windows]),
             heard=torch.tensor(heard) if self._of_clips else None,
             window_weights=weights,
             padding_last=self.settings.padding_side == "right",
@@ -291,26 +288,35 @@ class EmpathyJudge(nn.Module):
     @torch.no_grad()
     def encode_clips(self, clips: Sequence[Sequence[np.ndarray]]) -> list[EncodedClip]:
         """Encode decoded clips, each a list of windows, with the audio tower as it is now; the result is on the CPU."""
-        flat = list(itertools.chain(*clips))
-        sizes, functionals = list(itertools.chain(*self._sizes(clips))), self._functionals(flat)
-        prepared = self.backbone.prepare_clips(flat)
-        states, layers = self._encoded(replace(prepared, features=moved(prepared.features, self.device)))
-        of_windows = states.cpu().split([window.tokens for window in sizes])
-        of_layers = [None] * len(flat) if layers is None else layers.cpu()
+        windows = list(itertools.chain(*self._facts(clips)))
+        prepared = self.backbone.prepare_clips(list(itertools.chain(*clips)))
+        states, layers = self._encoded(prepared.to(self.device))
+        of_windows = states.cpu().split([window.tokens for window in windows])
+        of_layers = [None] * len(windows) if layers is None else layers.cpu()
         encoded = (
-            EncodedWindow(own, window.real, window.weight, layer, measured)
-            for own, window, layer, measured in zip(of_windows, sizes, of_layers, functionals, strict=True)
+            EncodedWindow(own, window.real, window.weight, layer, window.functionals)
+            for own, window, layer in zip(of_windows, windows, of_layers, strict=True)
         )
         return [list(itertools.islice(encoded, len(clip))) for clip in clips]
 
-    def _sizes(self, clips: Sequence[Sequence[np.ndarray]]) -> list[list[WindowSize]]:
-        """Of the windows of each clip."""
-        backbone, sizes = self.backbone, []
+    def _facts(self, clips: Sequence[Sequence[np.ndarray]]) -> list[list[WindowFacts]]:
+        """What the host knows of the windows of each clip."""
+        backbone, facts = self.backbone, []
         for windows in clips:
             weights = [1.0] if len(windows) == 1 else voiced_shares(windows, backbone.sampling_rate)
-            lengths = zip(map(len, windows), weights, strict=True)
-            sizes.append([WindowSize(backbone.audio_tokens(n), backbone.real_audio_tokens(n), w) for n, w in lengths])
-        return sizes
+            measured: list[Tensor | None] = [None] * len(windows)
+            if self.settings.head_input.functionals:
+                from ..data_modules.functionals import delivery  # with tables that most judges do without
+
+                at_rate = (resample(samples, backbone.sampling_rate, RATE) for samples in windows)
+                measured = [torch.from_numpy(delivery(samples)).float() for samples in at_rate]
+            facts.append(
+                [
+                    WindowFacts(backbone.audio_tokens(len(own)), backbone.real_audio_tokens(len(own)), weight, measures)
+                    for own, weight, measures in zip(windows, weights, measured, strict=True)
+                ]
+            )
+        return facts
 
     def _encoded(self, clips: Clips) -> tuple[Tensor, Tensor | None]:
         """Audio states, and what the head reads of the encoder's layers.
@@ -327,15 +333,6 @@ class EmpathyJudge(nn.Module):
                     states = self.backbone.encode_audio(clips, statistics)
         device = clips.features.device  # the layers of a judge that is spread may end on another
         return states.to(device), None if statistics is None else statistics.clips.to(device)
-
-    def _functionals(self, windows: Sequence[np.ndarray]) -> list[Tensor | None]:
-        """Measures of each window, where the head reads them."""
-        if not self.settings.head_input.functionals:
-            return [None] * len(windows)
-        from ..data_modules.functionals import delivery  # with tables that most judges do without
-
-        at_rate = (resample(samples, self.backbone.sampling_rate, RATE) for samples in windows)
-        return [torch.from_numpy(delivery(samples)).float() for samples in at_rate]
 
     def trainable(self) -> dict[str, Tensor]:
         """Names and values of the weights that training changes: of the backbone, pooling, head."""
@@ -424,7 +421,7 @@ def known_by(source: AudioSource) -> Hashable:
 
 
 def _in_windows(
-    pairs: Sequence[Pair], sources: Sequence[Sequence[AudioSource]], clips: Mapping[AudioSource, Sequence[WindowSize]]
+    pairs: Sequence[Pair], sources: Sequence[Sequence[AudioSource]], clips: Mapping[AudioSource, Sequence[WindowFacts]]
 ) -> tuple[list[tuple[int, ...]], list[Pair], Tensor]:
     """What pairs are read in where some clips have several windows: a row for each combination of the windows of a
     pair's clips.

@@ -30,7 +30,7 @@ from .calibration import (
     to_json,
 )
 from .heads import Prediction
-from .scoring import Heard, PairScorer, check_scales, placed
+from .scoring import Heard, Predictor, check_scales, placed
 from .three_way import ThreeWay, comparisons, fit_three_way, verdict_of
 from .weight_files import weights_hash
 
@@ -73,7 +73,7 @@ def calibrate_judge(
     _check_not_trained_on(loaded, dataset, splits)
     check_unchanged(dataset)
     pairs, _ = _rated(dataset, splits, loaded.judge.dimensions)
-    scored = PairScorer(placed(loaded, device), measures=True).run(pairs)
+    scored = Predictor(placed(loaded, device), measures=True).run(pairs)
     judged = list(progress(scored, "calibrating", len(pairs)))
     if all(isinstance(result.outcome, AudioError) for result in judged):
         raise UserError(f"{dataset.root}: no rated pair has audio that can be used; the first: {judged[0].outcome}")

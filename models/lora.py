@@ -63,8 +63,8 @@ def trained_in_full(backbone: Backbone, settings: LoraSettings) -> list[PartName
 
 def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
     # One anchored pattern: a bare list such as ["q_proj"] would reach the audio tower too (ms-swift#1747)
-    pattern = "|".join(f"(?:{_pattern(backbone, name, settings.layers)})" for name in settings.parts)
-    expected = _linears(backbone, pattern)
+    parts = [_pattern(backbone, name, settings.layers) for name in settings.parts]
+    pattern, expected = "|".join(f"(?:{own})" for own, _ in parts), {layer for _, layers in parts for layer in layers}
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,  # pyright: ignore[reportArgumentType] PEFT takes fractions too
@@ -108,17 +108,9 @@ def _as_autocast_would(states: Tensor, dtype: torch.dtype) -> Tensor:
     return states if cast else states.to(dtype)
 
 
-def _linears(backbone: Backbone, pattern: str) -> list[str]:
-    """Full names of the linear layers that a regular expression matches."""
-    return [
-        layer
-        for layer, module in backbone.network.named_modules()
-        if isinstance(module, nn.Linear) and re.fullmatch(pattern, layer)
-    ]
-
-
-def _pattern(backbone: Backbone, name: PartName, layers: tuple[int, int] | None) -> str:
-    """Regular expression that matches the full names of a part's linear layers inside the network and nothing else.
+def _pattern(backbone: Backbone, name: PartName, layers: tuple[int, int] | None) -> tuple[str, list[str]]:
+    """Regular expression that matches the full names of a part's linear layers inside the network and nothing else, and
+    these names.
 
     Raises:
         UserError: If it matches none.
@@ -134,12 +126,13 @@ def _pattern(backbone: Backbone, name: PartName, layers: tuple[int, int] | None)
         pattern = rf"{re.escape(path)}\.(?:{'|'.join(map(str, chosen))})\.(?:.*\.)?(?:{linears})"
     else:
         pattern = re.escape(part.path) + (rf"\.(?:.*\.)?(?:{linears})" if linears else "")
-    matched = _linears(backbone, pattern)
+    modules = backbone.network.named_modules()
+    matched = [layer for layer, own in modules if isinstance(own, nn.Linear) and re.fullmatch(pattern, layer)]
     if not matched:
         raise UserError(f"LoRA on {name}: backbone {backbone.name} has no such linear layers")
     if foreign := [layer for layer in matched if part_of(backbone, layer) != name]:
         raise RuntimeError(f"{pattern} of {name} matches {foreign[0]}, which belongs to another part")
-    return pattern
+    return pattern, matched
 
 
 @dataclass(frozen=True)

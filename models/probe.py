@@ -170,7 +170,7 @@ class ClipReader:
     """A `Reader` in one process that encodes each clip once; pairs whose audio cannot be used are left out."""
 
     def __init__(self, judge: EmpathyJudge, store: DiskStore | None = None) -> None:
-        """See `PairScorer` for the arguments."""
+        """See `Predictor` for the arguments."""
         self.judge = judge
         self._encoder = ClipEncoder(judge, _BATCH, store, False, KEPT_BYTES, "window")
 

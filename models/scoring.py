@@ -1,8 +1,7 @@
-"""Scores for any number of pairs, in batches, with every clip encoded once."""
+"""Predictions for any number of pairs, in batches, with every clip encoded once; and where a judge that scores runs."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import threading
@@ -10,19 +9,16 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from ..data_modules.audio import AudioSource
-from ..data_modules.errors import AudioError, TextError, UserError, shown
+from ..data_modules.errors import AudioError, TextError, UserError
 from ..data_modules.parallel import find_launch
 from ..data_modules.prosody import ClipFacts
-from ..data_modules.ratings import label, same_range
+from ..data_modules.ratings import same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
 from .artifact import LoadedJudge, Placement, load_any
-from .assessment import Assessment, Scale, Score, cautions
 from .backbones.packing import WORTHWHILE
-from .calibration import DEFAULT_LEVEL, LEVELS, Calibration, uncalibrated
 from .clip_encoder import KEPT_BYTES, ClipEncoder, batches_for
 from .disk_store import DiskStore
 from .heads import Prediction, combine
@@ -46,16 +42,14 @@ class Heard(NamedTuple):
     windows: int = 1  # in which it was read, see `Assessment`
 
 
-class PairScorer:
+class Predictor:
     """Runs a judge, or all members of an ensemble, over pairs; calls from several threads take turns.
 
     Each clip is encoded once (`ClipEncoder`), and what pairs begin with once (`backbones.packing`).
 
     Attributes:
         judge: The judge, on its device.
-        dimensions: What it scores and on which scale.
         batch_size: Most pairs per forward pass.
-        calibration: What is known of its errors; None = nothing.
         windows: Whether clips that are longer than the backbone hears are heard in windows.
         long_clips: The same as a policy (`JudgeSettings.long_clips`).
     """
@@ -64,11 +58,9 @@ class PairScorer:
         self,
         judge: EmpathyJudge,
         batch_size: int = 16,
-        calibration: Calibration | None = None,
         store: DiskStore | None = None,
         measures: bool = False,
         kept_bytes: int = KEPT_BYTES,
-        in_points: bool = True,
         windows: bool = True,
     ) -> None:
         """Put the judge to work.
@@ -76,40 +68,18 @@ class PairScorer:
         Args:
             judge: In evaluation mode, on the device where it shall run.
             batch_size: Most pairs per forward pass; scores do not depend on it. Where memory runs out, it is reduced.
-            calibration: Of this judge; None = scores are those of the head, and nothing is known of their errors.
             store: Where audio states are kept beyond this run, and shared with training; not used by a judge whose
                 audio tower was trained.
             measures: Whether clips are measured too (`clip_facts`), for warnings.
             kept_bytes: Bytes of audio states that are kept in memory, for clips that come again.
-            in_points: False where only the order of scores has a meaning, so that scores get no label.
             windows: Whether clips above the maximum audio length are heard in windows (`JudgeSettings.long_clips`);
                 False = they are refused.
         """
-        self.judge, self.dimensions = judge, judge.dimensions
-        self.batch_size = batch_size
-        self.calibration = calibration
-        self._in_points = in_points
-        self.windows = windows
+        self.judge, self.batch_size, self.windows = judge, batch_size, windows
         self.long_clips: LongClips = "window" if windows else "refuse"
         self._encoder = ClipEncoder(judge, batch_size, store, measures, kept_bytes, self.long_clips)
         self._batches = batches_for(judge, batch_size, judge.backbone.audio_tokens(judge.backbone.sampling_rate))
         self._turn = threading.Lock()
-
-    def assess_pairs(
-        self, pairs: Iterable[Pair | AudioError], level: float = DEFAULT_LEVEL
-    ) -> Iterator[Assessment | AudioError]:
-        """What the judge says of each pair, in order, in rating points, with intervals of this level (one of
-        `calibration.LEVELS`).
-
-        Pairs are taken from the iterable a few batches at a time, so that it may be endless. One whose audio cannot be
-        used gets the error instead; the others are not affected. An error in place of a pair comes out as it is.
-
-        Raises:
-            UserError: If there are no intervals of that level.
-        """
-        if level not in LEVELS:
-            raise UserError(f"level {shown(level)}; expected {', '.join(map(str, LEVELS))}")
-        return map(functools.partial(self._assessment, level=level), self.run(pairs))
 
     def predict(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Prediction | AudioError]]:
         """Each pair, in order, with score and deviation as the head makes them, not calibrated `(dimensions,)`."""
@@ -142,7 +112,7 @@ class PairScorer:
 
     def _predict(self, pairs: Sequence[Pair], member: int | None) -> list[Heard]:
         """Predict with the judge's present weights; `member` = whose audio states these are, None = those of all."""
-        sources = [pair.clips for pair in pairs]
+        judge, sources = self.judge, [pair.clips for pair in pairs]
         states, facts, failed = self._encoder.encode(dict.fromkeys(itertools.chain(*sources)), member)
         outcomes: dict[int, Prediction | AudioError] = {}
         # equal pairs are computed once: otherwise rounding would rank one above the other
@@ -156,7 +126,7 @@ class PairScorer:
                 error = AudioError(f"{reason}; expected at most {MOST_WINDOWS}: shorter clips", "too long")
             if error is None:
                 try:
-                    self.judge.check_text(pair, sum(max(len(own.states) for own in states[source]) for source in clips))
+                    judge.check_text(pair, sum(max(len(own.states) for own in states[source]) for source in clips))
                 except TextError as unreadable:
                     error = unreadable
             if error is None:
@@ -168,56 +138,23 @@ class PairScorer:
         if len(order) > 1:
             order, worth_packing = _in_order(pairs, sources, order, states)
         predictions: list[tuple[list[list[int]], Prediction]] = []
-        padded = not (worth_packing and self.judge.backbone.packs)  # packed rows hold pairs of several lengths
+        padded = not (worth_packing and judge.backbone.packs)  # packed rows hold pairs of several lengths
         for batch in self._batches.split([_states(states, sources[first]) for first, *_ in order], padded):
-            with batch:
+            with batch, torch.inference_mode():
                 rows = order[batch.rows]
-                predictions.append((rows, self._forward([pairs[first] for first, *_ in rows], states)))
+                inputs = judge.build_inputs([pairs[first] for first, *_ in rows], states).to(judge.device)
+                predictions.append((rows, judge.head(judge.pooled(inputs))))
         for rows, prediction in predictions:  # the host waits for a GPU only here
             for numbers, of_row in zip(rows, prediction.each(), strict=True):
                 outcomes |= dict.fromkeys(numbers, of_row)
         heard = []
         for number, (pair, clips) in enumerate(zip(pairs, sources, strict=True)):
             if (outcome := outcomes.get(number)) is None:
-                reason = f"pair {pair.pair_id!r}: too long for the memory of {self.judge.device}"
+                reason = f"pair {pair.pair_id!r}: too long for the memory of {judge.device}"
                 outcome = AudioError(reason, "too large for the memory")
             known = tuple(facts[source] for source in clips if source in facts)
             heard.append(Heard(outcome, known, pair, windows[number]))
         return heard
-
-    @torch.inference_mode()
-    def _forward(self, pairs: Sequence[Pair], states: dict[AudioSource, EncodedClip]) -> Prediction:
-        judge = self.judge
-        inputs = judge.build_inputs(pairs, states).to(judge.device)
-        return judge.head(judge.pool(judge.backbone.hidden_states(inputs), inputs))
-
-    def _assessment(self, heard: Heard, level: float) -> Assessment | AudioError:
-        if isinstance(heard.outcome, AudioError):
-            return heard.outcome
-        score, dimensions = heard.outcome.score.numpy(), self.dimensions
-        for dimension, points in zip(dimensions, score.tolist(), strict=True):
-            if not math.isfinite(points):
-                reason = f"{dimension.name}: the judge's score is {points}; expected a finite number"
-                return AudioError(reason, "no finite score")
-        deviation = None if heard.outcome.deviation is None else heard.outcome.deviation.numpy()
-        if (calibration := self.calibration) is None:
-            result, domain = uncalibrated(score), None
-        else:
-            result, domain = calibration.apply(score, deviation, dimensions, level), calibration.domain
-        # NaN, which stands for unknown in arrays, becomes None
-        rows = np.stack(result[:4]).astype(np.float32).T.tolist()
-        scores = {
-            dimension.name: Score(
-                points,
-                Scale(dimension.minimum, dimension.maximum, dimension.higher_is_better),
-                *(value if np.isfinite(value) else None for value in errors),
-                abstained=abstained,
-                label=label(dimension, points) if self._in_points else None,
-            )
-            for dimension, (points, *errors), abstained in zip(dimensions, rows, result.abstained.tolist(), strict=True)
-        }
-        seconds = heard.facts[-1].seconds if heard.facts else math.nan
-        return Assessment(scores, cautions(heard.facts, domain) if heard.facts else (), heard.windows, seconds)
 
 
 def _in_order(

@@ -22,7 +22,7 @@ from empathy_judge.models.calibration import from_json
 from empathy_judge.models.description import read_json
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.judge_calibration import calibrate_judge
-from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.scoring import Predictor
 from empathy_judge.train.run import train
 
 from .conftest import failed, output_of
@@ -62,7 +62,7 @@ def test_training_leaves_a_calibration_of_its_best_checkpoint(trained_run, datas
     assert (own.splits, own.method, own.synthetic, own.failed) == (("validation",), "none", True, 0)
     part = PairDataset.load(dataset_folder).subset("validation")
     assert own.content_hash == part.card.content_hash
-    scores = np.stack([found.score.numpy() for _, found in PairScorer(loaded.judge, 4).predict(part.pairs)])  # pyright: ignore
+    scores = np.stack([found.score.numpy() for _, found in Predictor(loaded.judge, 4).predict(part.pairs)])  # pyright: ignore
     errors = np.abs(part.mean_scores().to_numpy() - scores)
     for column, name in enumerate(("empathy", "warmth")):
         found = own.dimensions[name]

@@ -102,7 +102,7 @@ def test_matplotlib_without_a_home_says_nothing():
     """As in containers: it caches fonts in a temporary folder then."""
     unset = ("HOME", "MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
-    program = "import empathy_judge.models, matplotlib; matplotlib.get_cachedir()"
+    program = "import empathy_judge.core.quiet_process, matplotlib; matplotlib.get_cachedir()"
     done = subprocess.run(
         [sys.executable, "-c", program], env={**environment, "HOME": f"{os.devnull}/home"}, capture_output=True,
         text=True, timeout=60,

@@ -205,23 +205,23 @@ def test_no_pair_is_lost_where_memory_runs_out(judge_folder, clips, monkeypatch)
     questions = [(clips / f"r{number % 4}.wav", contexts[number // 4]) for number in range(16)]
     expected = [own.points for own in scorer.assess_each(questions)]
     sizes = []
-    plain = EmpathyJudge.pool
+    plain = EmpathyJudge.pooled
 
-    def pool(judge, hidden, inputs):
+    def pooled(judge, inputs):
         sizes.append(len(inputs.input_ids))
         if sizes[-1] > 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
-        return plain(judge, hidden, inputs)
+        return plain(judge, inputs)
 
-    monkeypatch.setattr(EmpathyJudge, "pool", pool)
+    monkeypatch.setattr(EmpathyJudge, "pooled", pooled)
     small = Scorer.from_pretrained(judge_folder, device="cpu", batch_size=8)
     assert all(map(close, (own.points for own in small.assess_each(questions)), expected))
     assert sizes[:3] == [8, 3, 1]  # at most half the tokens each time
     assert sum(size > 2 for size in sizes) <= 4  # and remembered: more pairs are tried only where they are shorter
-    monkeypatch.setattr(EmpathyJudge, "pool", mock.Mock(side_effect=RuntimeError("another error")))
+    monkeypatch.setattr(EmpathyJudge, "pooled", mock.Mock(side_effect=RuntimeError("another error")))
     with pytest.raises(RuntimeError, match="another error"):
         small.score(None, clips / "r0.wav")
-    monkeypatch.setattr(EmpathyJudge, "pool", mock.Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory. 1")))
+    monkeypatch.setattr(EmpathyJudge, "pooled", mock.Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory. 1")))
     with pytest.raises(AudioError, match="pair '0': too long for the memory of cpu"):
         small.score(None, clips / "r0.wav")
 

@@ -26,7 +26,7 @@ from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
 from ..models.artifact import load_any
 from ..models.disk_store import DiskStore
 from ..models.heads import Prediction
-from ..models.scoring import PairScorer, placed
+from ..models.scoring import Predictor, placed
 from .checkpointing import LORA, PROBE
 from .settings import Recipe
 from .validation import lead_interval
@@ -87,7 +87,7 @@ def score_pairs(recipe: Recipe, run: Path, pairs: Sequence[Pair]) -> dict[str, P
     """Scores of pairs by the judge of a run, by id; pairs whose audio cannot be used are left out."""
     device = "cpu" if recipe.trainer.get("accelerator") == "cpu" else None
     store = None if recipe.cache.folder is None else DiskStore(Path(recipe.cache.folder))
-    scorer = PairScorer(placed(load_any(run), device), recipe.data.eval_batch_size, store=store)
+    scorer = Predictor(placed(load_any(run), device), recipe.data.eval_batch_size, store=store)
     return {pair.pair_id: result for pair, result in scorer.predict(pairs) if not isinstance(result, AudioError)}
 
 

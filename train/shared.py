@@ -20,6 +20,7 @@ from lightning.pytorch.profilers import PyTorchProfiler
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 
+from ..core.quiet import silence_libraries
 from ..data_modules.audio import AudioSource
 from ..data_modules.datamodule import PairDataModule
 from ..data_modules.errors import UserError, counted
@@ -31,7 +32,7 @@ from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.settings import DataSettings
 from ..data_modules.targets import MAX_STEPS
 from ..data_modules.written import write_files
-from ..models import BEST, CHECKPOINTS, CONFIG_FILE, JUDGE_FILE, LAST, hush
+from ..models import BEST, CHECKPOINTS, CONFIG_FILE, JUDGE_FILE, LAST
 from ..models.backbones.layers import recompute_activations
 from ..models.description import parse, start_in_words
 from ..models.disk_store import DiskStore
@@ -134,7 +135,7 @@ def _write_recipe(run: Path, text: str, seed: int) -> None:
     if is_first():
         write_files("train", run, {CONFIG_FILE: text.encode()})
     L.seed_everything(seed, workers=True, verbose=False)
-    hush()
+    silence_libraries()  # once more: Lightning has set the levels of its loggers
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ import pandas as pd
 from ...data_modules.errors import AudioError
 from ...data_modules.parallel import progress
 from ...data_modules.schema import Pair
-from ...models.calibration import uncalibrated
+from ...models.calibration import Calibration, uncalibrated
 from ...models.disk_store import DiskStore
-from ...models.scoring import PairScorer, load_to_score
+from ...models.scoring import Predictor, load_to_score
 from ...models.settings import Quantization
 from ...models.weight_files import weights_hash
 from ...scorer import Scorer
@@ -36,29 +36,31 @@ class TrainedJudge:
 
     only_given: str | None = None
 
-    def __init__(self, name: str, description: dict[str, Any], scorer: PairScorer) -> None:
+    def __init__(
+        self, name: str, description: dict[str, Any], predictor: Predictor, calibration: Calibration | None = None
+    ) -> None:
         """Wraps a loaded judge.
 
         Args:
             name: Name in reports.
             description: The content of `judge.json`.
-            scorer: Scores pairs.
+            predictor: Runs the judge.
+            calibration: Of the judge; None = nothing is known of its errors.
         """
         self.name = name
         self.description = self.record = description
-        self.scales = scorer.judge.dimensions
+        self.scales = predictor.judge.dimensions
         self.dimensions = tuple(dimension.name for dimension in self.scales)
-        self._scorer = scorer
-        calibration = scorer.calibration
+        self._predictor, self._calibration = predictor, calibration
         dimensions = {} if calibration is None else calibration.dimensions
         self.three_way = {
             name: dimension.three_way for name, dimension in dimensions.items() if dimension.three_way is not None
         }
-        weights = weights_hash(scorer.judge) if calibration is None else calibration.weights
+        weights = weights_hash(predictor.judge) if calibration is None else calibration.weights
         recorded = description["backbone_fingerprint"], description.get("calibration")
-        settings = scorer.judge.settings  # its depth is in the fingerprint
+        settings = predictor.judge.settings  # its depth is in the fingerprint
         norm = () if settings.depth_norm else ("without the norm behind the last layer",)
-        self.identity = [weights, *recorded, settings.quantization, scorer.long_clips, *norm]
+        self.identity = [weights, *recorded, settings.quantization, predictor.long_clips, *norm]
 
     @classmethod
     def load(cls, folder: Path, **placing: Unpack[Placing]):
@@ -66,20 +68,20 @@ class TrainedJudge:
         loaded = load_to_score(folder, placing.get("backbone"), placing.get("device"), placing.get("quantization"))
         store = None if (cache := placing.get("cache")) is None else DiskStore(Path(cache))
         windows = placing.get("windows", True)
-        scorer = PairScorer(loaded.judge, calibration=loaded.calibration, store=store, windows=windows)
-        return cls(folder.resolve().name, loaded.description, scorer)
+        predictor = Predictor(loaded.judge, store=store, windows=windows)
+        return cls(folder.resolve().name, loaded.description, predictor, loaded.calibration)
 
     @classmethod
     def of_scorer(cls, scorer: Scorer):
         """The judge of a `Scorer`, on its device."""
-        return cls(Path(scorer.name).resolve().name, scorer.description, scorer)
+        return cls(Path(scorer.name).resolve().name, scorer.description, scorer.predictor, scorer.calibration)
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         """One row per pair and dimension; a pair whose audio cannot be used has no score and says why in `status`.
 
         A calibrated judge states the standard error of its scores as their uncertainty, and intervals of all levels.
         """
-        results = progress(self._scorer.run(pairs), "scoring", len(pairs))
+        results = progress(self._predictor.run(pairs), "scoring", len(pairs))
         nothing = np.full(len(self.dimensions), np.nan, dtype=np.float32)
         scores, deviations, statuses, windows = [], [], [], []
         for result in results:
@@ -92,7 +94,7 @@ class TrainedJudge:
         shape = len(pairs), len(self.dimensions)
         score, deviation = np.reshape(scores, shape), np.reshape(deviations, shape)
         prediction, columns = uncalibrated(score), dict[str, np.ndarray]()
-        if (calibration := self._scorer.calibration) is not None:
+        if (calibration := self._calibration) is not None:
             for level, (low, high) in INTERVAL_COLUMNS.items():
                 prediction = calibration.apply(score, deviation, self.scales, level)
                 columns |= {low: prediction.low.ravel(), high: prediction.high.ravel()}

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from ...data_modules.errors import TextError, UserError
-from ...data_modules.ratings import check_situation
-from ...data_modules.schema import Pair
+from ...data_modules.schema import Pair, check_situation
 from .base import Backbone, BackbonePart, Checkpoint, Layout
 from .inputs import Clips, Inputs, Packed
 from .layers import KERNEL, attending, made_by, passing_on
@@ -98,9 +97,19 @@ class AudioLanguageModel(Backbone):
         """See `Backbone`.
 
         Raises:
-            UserError: If the chat template does not have one audio token for each clip.
+            UserError: If the chat template fails, or does not have one audio token for each clip.
         """
-        texts = [self._fill(messages(pair), counts) for pair, counts in zip(pairs, audio_tokens, strict=True)]
+        texts = []
+        for pair, counts in zip(pairs, audio_tokens, strict=True):
+            try:
+                pieces = self.render(messages(pair)).split(self.audio_token)
+            except Exception as error:  # a foreign template may raise anything
+                raise UserError(f"backbone {self.name!r}: its chat template fails: {one_line(error)}") from None
+            if len(pieces) != len(counts) + 1:
+                shows = f"shows {len(pieces) - 1} clips of a chat with {len(counts)}"
+                raise UserError(f"backbone {self.name!r}: its chat template {shows}")
+            spans = [*map(self.audio_span, counts), ""]
+            texts.append("".join(piece + span for piece, span in zip(pieces, spans, strict=True)))
         # the template has written all special tokens
         encoded = self.tokenizer(
             texts, padding=True, padding_side=padding_side, add_special_tokens=False, return_tensors="pt"
@@ -115,18 +124,6 @@ class AudioLanguageModel(Backbone):
         for token in self._markup:
             if token in str(text or ""):
                 raise TextError(f"situation text may not contain {token}", "special token")
-
-    def _fill(self, chat: Sequence[Message], counts: Sequence[int]) -> str:
-        try:
-            pieces = self.render(chat).split(self.audio_token)
-        except Exception as error:  # a foreign template may raise anything
-            raise UserError(f"backbone {self.name!r}: its chat template fails: {one_line(error)}") from None
-        if len(pieces) != len(counts) + 1:
-            raise UserError(
-                f"backbone {self.name!r}: its chat template shows {len(pieces) - 1} clips of a chat with {len(counts)}"
-            )
-        spans = [*map(self.audio_span, counts), ""]
-        return "".join(piece + span for piece, span in zip(pieces, spans, strict=True))
 
     # Clips
 

@@ -69,13 +69,14 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
                 model.get_submodule(part).float()
             return model
         _refuse_adapter(checkpoint)
-        unquantized = [*family.unquantized(), "lm_head"]
-        if checkpoint.quantization == "nf4":
-            unquantized += _across_blocks(without_weights(), _patterns(unquantized))
-            options["quantization_config"] = nf4(checkpoint.dtype, unquantized)
-            options["device_map"] = {"": "cpu"}  # without one, the first GPU, whichever this process is to use
-        if checkpoint.quantization == "int8":
-            options["quantization_config"] = int8(unquantized)
+        if checkpoint.quantization != "none":
+            unquantized = [*family.unquantized(), "lm_head"]
+            if checkpoint.quantization == "nf4":
+                unquantized += _across_blocks(without_weights(), _patterns(unquantized))
+                options["quantization_config"] = nf4(checkpoint.dtype, unquantized)
+                options["device_map"] = {"": "cpu"}  # without one, the first GPU, whichever this process is to use
+            else:
+                options["quantization_config"] = int8(unquantized)
         options |= {} if config is None else {"config": config}
         options |= {} if checkpoint.device_map is None else {"device_map": checkpoint.device_map}
         with quiet_transformers(), _no_adapter():  # what it reports is an error below

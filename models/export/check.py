@@ -16,7 +16,7 @@ from ...data_modules.schema import Dimension, Pair, PairDataset, Turn
 from ...data_modules.unchanged import check_unchanged
 from ..artifact import LoadedJudge
 from ..backbones.base import WeightForm
-from ..scoring import PairScorer, check_scales, placed
+from ..scoring import Predictor, check_scales, placed
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def rated_set(loaded: LoadedJudge, dataset: PairDataset, split: str) -> CheckSet
 
 def score_all(loaded: LoadedJudge, chosen: CheckSet, device: str | None) -> np.ndarray:
     """Scores of the head for each pair `(pairs, dimensions)`, before calibration; NaN = its audio cannot be used."""
-    scored = PairScorer(placed(loaded, device)).predict(chosen.pairs)
+    scored = Predictor(placed(loaded, device)).predict(chosen.pairs)
     shown = progress(scored, "checking", len(chosen.pairs))
     nothing = np.full(len(loaded.judge.dimensions), np.nan)
     return np.stack(

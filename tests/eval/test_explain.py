@@ -58,7 +58,7 @@ def constructed(
                     points += sign * 2 * float(min(1.0, changed))
                 yield SimpleNamespace(points={"d": points})
 
-    monkeypatch.setattr(explaining, "PairScorer", Known)
+    monkeypatch.setattr(explaining, "Scorer", Known)
 
 
 @pytest.mark.parametrize("first", [0.1, 0.8, 1.5])

@@ -317,7 +317,7 @@ def losses(folder: Path) -> Any:
 def hidden_states(folder: Path) -> Any:
     """What pooling makes of the hidden states of every family's miniature, for four kinds of pairs, and the scores."""
     import torch
-    from empathy_judge.models.scoring import PairScorer
+    from empathy_judge.models.scoring import Predictor
     from empathy_judge.models.settings import HeadInputSettings
     from empathy_judge.tests.models.backbones import conftest as common
 
@@ -334,7 +334,7 @@ def hidden_states(folder: Path) -> Any:
             pooled = judge.pooled(judge.build_inputs(pairs))
             predicted = [
                 [] if isinstance(own, Exception) else own.score.tolist()
-                for _, own in PairScorer(judge, 4).predict(pairs)
+                for _, own in Predictor(judge, 4).predict(pairs)
             ]
         found[name] = {"pooled": pooled.tolist(), "scores": predicted}
     return found

@@ -29,8 +29,9 @@ from empathy_judge.models.calibration import (
 )
 from empathy_judge.models.description import read_json
 from empathy_judge.models.judge_calibration import conformal_quantile, fit_dimension, store_calibration
-from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.weight_files import weights_hash
+from empathy_judge.scorer import Scorer
 from scipy.special import expit, logit
 
 from .conftest import edit
@@ -333,7 +334,7 @@ def test_a_judge_scores_as_its_calibration_says_and_takes_none_of_other_weights(
     assert plain.calibration is None
     pairs = PairDataset.load(dataset_folder).pairs[:3]
     raw, found = (
-        [scored.scores for scored in PairScorer(own.judge, 3, own.calibration).assess_pairs(pairs, 0.8)]
+        [scored.scores for scored in Scorer(own, "tones", Predictor(own.judge, 3)).assess_pairs(pairs, 0.8)]
         for own in (plain, loaded)
     )
     for before, after in zip(raw, found, strict=True):

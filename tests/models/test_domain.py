@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from empathy_judge.data_modules.audio import Clip, decode
 from empathy_judge.data_modules.prosody import ClipFacts, clip_facts
-from empathy_judge.data_modules.ratings import Dimension, label
-from empathy_judge.models.assessment import cautions, fit_domain
+from empathy_judge.data_modules.ratings import Dimension
+from empathy_judge.models.assessment import cautions, fit_domain, label
 
 
 def facts(seconds=2.0, level=-20.0, voiced=1.0, pitch=200.0) -> ClipFacts:

@@ -15,7 +15,7 @@ from empathy_judge.models.ensemble import _merged, write_ensemble
 from empathy_judge.models.heads import Prediction, combine
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.judge_calibration import calibrate_judge, store_calibration
-from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import LoraSettings
 from empathy_judge.models.weight_files import weights_hash
 from empathy_judge.reward import EmpathyReward
@@ -28,7 +28,7 @@ LORA = LoraSettings(rank=2, alpha=4.0)
 
 def predicted(judge: EmpathyJudge, pairs) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Scores and deviations `(pairs, dimensions)`."""
-    found = [prediction for _, prediction in PairScorer(judge, 4).predict(pairs)]
+    found = [prediction for _, prediction in Predictor(judge, 4).predict(pairs)]
     deviations = [prediction.deviation for prediction in found]
     return torch.stack([p.score for p in found]), None if deviations[0] is None else torch.stack(deviations)
 
@@ -150,7 +150,7 @@ def factors_of(folder: Path) -> torch.Tensor:
 def test_an_ensemble_is_calibrated_by_how_far_its_members_lie_apart(calibrated, pairs):
     loaded = load_any(calibrated)
     _, deviations = predicted(loaded.judge, pairs)
-    scored = list(PairScorer(loaded.judge, 4, loaded.calibration).assess_pairs(pairs))
+    scored = list(Scorer(loaded, "ensemble", Predictor(loaded.judge, 4)).assess_pairs(pairs))
     errors = torch.tensor([[own.standard_error for own in found.scores.values()] for found in scored])
     assert (errors / (deviations * factors_of(calibrated)) - 1).abs().max() < 1e-5
 

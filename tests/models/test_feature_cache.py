@@ -17,7 +17,7 @@ from empathy_judge.models.export.check import rated_set
 from empathy_judge.models.export.write import write_whole
 from empathy_judge.models.feature_cache import ClipStates, PairStates
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import LoraSettings
 
 from .conftest import clip, edit, saved
@@ -89,7 +89,7 @@ def test_scores_are_the_same_whatever_became_of_the_files(make_judge, pairs, tmp
     judge, folder = make_judge(), tmp_path / "kept"
 
     def scores() -> np.ndarray:
-        found = PairScorer(judge, 4, store=DiskStore(folder)).predict(pairs)
+        found = Predictor(judge, 4, store=DiskStore(folder)).predict(pairs)
         return np.array([result.score.tolist() for _, result in found])
 
     plain = scores()

@@ -14,7 +14,7 @@ from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.artifact import load_any
 from empathy_judge.models.disk_store import DiskStore
 from empathy_judge.models.head_input import HeadInput, build_pooling
-from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import BuiltHeadInput, HeadInputSettings, LoraSettings, PoolingName
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -86,7 +86,7 @@ def test_scores_are_the_same_in_any_batch_and_from_stored_states(judge, tmp_path
         assert apart.abs().max() <= 1e-5
     store = DiskStore(tmp_path)
     for _ in range(2):  # the second reads what the first has stored
-        found = [made.score for _, made in PairScorer(judge, 3, store=store).predict(pairs)]
+        found = [made.score for _, made in Predictor(judge, 3, store=store).predict(pairs)]
         assert ((torch.stack(found) - together) / SPANS).abs().max() <= 1e-5
     assert list(tmp_path.rglob("*.safetensors"))
 

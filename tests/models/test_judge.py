@@ -10,7 +10,7 @@ import torch
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
-from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import LoraSettings
 from peft.tuners.lora import LoraLayer
 
@@ -88,7 +88,7 @@ def test_a_clip_that_cannot_be_used_does_not_touch_the_others(make_judge, pairs)
     expected = scores_of(judge, pairs, 1)
     silent = Pair("nan", Clip(np.full(8_000, np.nan, dtype=np.float32), 16_000), pairs[0].context)
     shared = Pair("missing", pairs[0].response, (Turn("user", "no such.wav"),))
-    found = list(PairScorer(judge, 3).predict([silent, *pairs, shared]))
+    found = list(Predictor(judge, 3).predict([silent, *pairs, shared]))
     assert [pair.pair_id for pair, _ in found] == ["nan", *expected, "missing"]
     assert isinstance(found[0][1], AudioError)
     assert isinstance(found[-1][1], AudioError)
@@ -98,7 +98,7 @@ def test_a_clip_that_cannot_be_used_does_not_touch_the_others(make_judge, pairs)
 
 def test_a_file_that_was_changed_is_heard_again(make_judge, pairs, tmp_path):
     path = tmp_path / "clip.wav"
-    scorer = PairScorer(make_judge(), 1)
+    scorer = Predictor(make_judge(), 1)
     expected = scores_of(scorer.judge, [Pair("a", pairs[0].response), Pair("b", pairs[4].response)], 1)
     for source, name in ((pairs[0].response, "a"), (pairs[4].response, "b")):
         path.write_bytes(source.read_bytes())

@@ -14,7 +14,7 @@ from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.artifact import load_any
 from empathy_judge.models.disk_store import DiskStore
 from empathy_judge.models.model_card import render_card
-from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import LoraSettings
 from empathy_judge.train.features import Features
 
@@ -81,7 +81,7 @@ def test_each_window_weighs_as_much_as_its_voice_lasts(judge, make_tone):
 def test_training_takes_no_windows_of_scoring_out_of_a_shared_cache(make_judge, tmp_path):
     refuses, store = make_judge(LoraSettings(parts=[])), DiskStore(tmp_path / "kept")
     long = pair(noise(2), noise(13, 1))
-    list(PairScorer(refuses, store=store).predict([long]))
+    list(Predictor(refuses, store=store).predict([long]))
     features = Features(refuses, "audio", store, "32-true")
     assert refuses.backbone.max_seconds < 13
     with pytest.raises(AudioError, match="expected at most 10 s"):
@@ -106,7 +106,7 @@ def test_scores_do_not_depend_on_whether_audio_was_encoded_before(judge, tmp_pat
     assert inputs.clips is None
     cached = judge(inputs)
     assert (direct - cached).abs().max() <= 1e-5
-    scored = torch.stack([found.score for _, found in PairScorer(judge, batch_size=1).predict(pairs)])
+    scored = torch.stack([found.score for _, found in Predictor(judge, batch_size=1).predict(pairs)])
     assert (direct - scored).abs().max() <= 1e-5
 
 

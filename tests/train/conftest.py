@@ -14,7 +14,7 @@ import pytest
 import torch
 from empathy_judge.models import BEST, CHECKPOINTS, LAST
 from empathy_judge.models.closed_form import Portion, Solution, fit
-from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.scoring import Predictor
 from empathy_judge.train import shared
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule
@@ -58,7 +58,7 @@ def frame_of(pairs) -> pd.DataFrame:
 
 
 def scores_of(judge, pairs, batch_size: int = 4) -> np.ndarray:
-    return torch.stack([found.score for _, found in PairScorer(judge, batch_size).predict(pairs)]).numpy()
+    return torch.stack([found.score for _, found in Predictor(judge, batch_size).predict(pairs)]).numpy()
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from empathy_judge.models.artifact import load_any
 from empathy_judge.models.backbones.layers import compile_layers, transformer_layers
 from empathy_judge.models.disk_store import DiskStore
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.scoring import Predictor
 from empathy_judge.train import features, module
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
@@ -81,10 +81,10 @@ def test_runs_share_what_is_kept_and_scoring_does_too(train_arguments, dataset_f
     assert encoded == []
     judge = load_any(tmp_path / "first").judge
     store = DiskStore(tmp_path / "kept", 1.0)
-    list(PairScorer(judge, 4, store=store).predict(pairs))
+    list(Predictor(judge, 4, store=store).predict(pairs))
     of_test_split = sum(encoded)
     assert 0 < of_test_split < 2 * len(pairs)
-    kept = [found.score for _, found in PairScorer(judge, 4, store=store).predict(pairs)]
+    kept = [found.score for _, found in Predictor(judge, 4, store=store).predict(pairs)]
     assert sum(encoded) == of_test_split
     np.testing.assert_allclose(torch.stack(kept), scores_of(judge, pairs), atol=1e-5)
 

@@ -21,7 +21,7 @@ from ....models.disk_store import DiskStore
 from ....models.hub import is_judge
 from ....models.judge import EmpathyJudge
 from ....models.probe import ClipReader, Probe, Rated, compare_as, head_at, shuffled, standardise, without_adapters
-from ....models.scoring import PairScorer, choose_device
+from ....models.scoring import Predictor, choose_device
 from ....models.settings import HeadInputSettings, JudgeSettings
 from ...judge_names import PROBE
 from ...statistics.agreement import as_report
@@ -56,7 +56,7 @@ def open_probe(spec: str, dataset: PairDataset, seed: int, **placing: Unpack[Pla
     data = card.name, card.synthetic, card.content_hash, dataset.split_hash()
     description = {**describe(judge, Provenance(*data, dimensions, splits, [], target="mean")), "fitted": record}
     name = Path(what).resolve().name if Path(what).exists() else what
-    return TrainedJudge(PROBE + name, description, PairScorer(judge, store=store, windows=placing.get("windows", True)))
+    return TrainedJudge(PROBE + name, description, Predictor(judge, store=store, windows=placing.get("windows", True)))
 
 
 def _settings_of(what: str) -> JudgeSettings:

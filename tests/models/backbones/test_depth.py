@@ -14,7 +14,7 @@ from empathy_judge.data_modules.schema import Pair
 from empathy_judge.models.backbones.layers import passing_on
 from empathy_judge.models.export.write import write_backbone
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import HeadInputSettings
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -183,7 +183,7 @@ def test_a_mix_of_layers_is_that_of_judges_of_each_depth(language_model, pairs, 
     assert same(torch.cat([judge.pooled(judge.build_inputs([pair])) for pair in pairs]), found, rounding)
     asked = [pairs[0], replace(pairs[0], pair_id="other", response=pairs[1].response)]
     with mock.patch("empathy_judge.models.backbones.packing.WORTHWHILE", math.inf):
-        scores = torch.stack([own.score for _, own in PairScorer(judge).predict(asked)])
+        scores = torch.stack([own.score for _, own in Predictor(judge).predict(asked)])
     assert (scores - judge(judge.build_inputs(asked))).abs().max() <= 1e-5
 
 

@@ -25,7 +25,6 @@ from empathy_judge.models.backbones.layers import whole_float32
 from empathy_judge.models.head_input import HeadInput, build_pooling
 from empathy_judge.models.heads import Prediction, build_head
 from empathy_judge.models.judge import EmpathyJudge, EncodedWindow
-from empathy_judge.models.scoring import PairScorer
 from empathy_judge.models.settings import HeadInputSettings, HeadName, JudgeSettings, LoraSettings, PoolingName
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.objective import OWN_LOSS, Labels, Objective
@@ -154,7 +153,8 @@ def states_and_poolings(gpu: OnCuda) -> None:
         for name in get_args(PoolingName):
             own = hidden.repeat(1, 1, 3) if name == "layer_mix" else hidden
             gpu.judge.pooling = for_real(build_pooling, name, size, 3).to(CUDA)
-            pooled, features = gpu.judge.pool_states(own, inputs), gpu.judge.pool(own, inputs)
+            pooled = gpu.judge.pool_states(own, inputs)
+            features = gpu.judge.head_input(pooled, inputs)
             assert on_gpu(pooled, features)
             assert (pooled.shape, pooled.dtype) == ((len(PAIRS), size), torch.float32)
             assert (features.shape, features.dtype) == ((len(PAIRS), gpu.judge.head_input.size), torch.float32)
@@ -213,7 +213,7 @@ def training_step(gpu: OnCuda) -> None:
 
 
 def scorer(gpu: OnCuda) -> None:
-    """What `PairScorer` does with a batch whose contexts are shared: tower, packed rows, head."""
+    """What `Predictor` does with a batch whose contexts are shared: tower, packed rows, head."""
     asked = [replace(pair, pair_id=f"{pair.pair_id}{n}", response=PAIRS[n].response) for pair in PAIRS for n in (0, 1)]
     judge = gpu.judge
     sources = dict.fromkeys(source for pair in asked for source in (*(t.audio for t in pair.context), pair.response))
@@ -222,8 +222,8 @@ def scorer(gpu: OnCuda) -> None:
         patch.setattr(packing, "WORTHWHILE", math.inf)
         inputs = for_real(judge.build_inputs, asked, states)
         assert (inputs.packed is None) == (not judge.backbone.reads_text)
-        patch.setattr(judge, "build_inputs", lambda *_: gpu.fake(inputs))
-        found = PairScorer(judge)._forward(asked, states)
+    with torch.inference_mode():
+        found = judge.predict(gpu.fake(inputs))
     assert found.score.shape == (len(asked), len(SCALES))
     assert on_gpu(found.score), "copied before all batches were computed"
 
@@ -233,7 +233,7 @@ def encoded(judge: EmpathyJudge, decoded: Sequence[Sequence[np.ndarray]]) -> lis
     prepare = judge.backbone.prepare_clips
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(judge.backbone, "prepare_clips", lambda clips: for_real(prepare, clips))
-        patch.setattr(judge, "_functionals", partial(for_real, judge._functionals))  # measured on the host
+        patch.setattr(judge, "_facts", partial(for_real, judge._facts))  # measured on the host
         made = judge.encode_clips(decoded)
     with unset_fake_temporarily():
         return [[zeros(window) for window in windows] for windows in made]

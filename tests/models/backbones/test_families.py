@@ -14,7 +14,7 @@ from empathy_judge.models.backbones.layers import LayerStatistics
 from empathy_judge.models.export.write import merge_adapter, write_backbone
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.model_card import render_card
-from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import JudgeSettings, LoraSettings
 from empathy_judge.train.memory import LiveMemory, step_memory
 
@@ -94,10 +94,10 @@ def test_a_score_does_not_depend_on_the_batch(family, pairs, device, rounding):
 def test_in_bfloat16_a_batch_moves_a_score_by_less_than_a_hundredth_of_its_scale(family, pairs):
     judge = judge_of(family, dtype="bfloat16")
     together, alone = (
-        torch.stack([found.score for _, found in PairScorer(judge, batch_size).predict(pairs)])
+        torch.stack([found.score for _, found in Predictor(judge, batch_size).predict(pairs)])
         for batch_size in (len(pairs), 1)
     )
-    again = torch.stack([found.score for _, found in PairScorer(judge, 1).predict(pairs[::-1])]).flip(0)
+    again = torch.stack([found.score for _, found in Predictor(judge, 1).predict(pairs[::-1])]).flip(0)
     span = torch.tensor([scale.maximum - scale.minimum for scale in SCALES])
     assert ((together - alone).abs() / span).max() <= 0.01
     assert ((alone.std(0) / span) > 1e-3).all()
@@ -118,7 +118,7 @@ def test_pairs_that_begin_alike_have_the_scores_that_each_has_alone(
     together_whatever_the_padding = mock.patch("empathy_judge.models.clip_encoder._PADDED", 10)
     reading = mock.patch.object(judge.backbone, "hidden_states", wraps=judge.backbone.hidden_states)
     with together_whatever_the_padding, reading as read:
-        found = dict(PairScorer(judge, batch_size=len(asked)).predict(asked))
+        found = dict(Predictor(judge, batch_size=len(asked)).predict(asked))
     together = torch.stack([found[pair].score for pair in asked])
     assert (together - alone).abs().max() <= rounding
     assert (alone.std(0) > 1e-3).all()

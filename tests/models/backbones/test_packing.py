@@ -18,7 +18,7 @@ from empathy_judge.models.backbones import layers, packing
 from empathy_judge.models.backbones.layers import recompute_activations
 from empathy_judge.models.backbones.packing import pack
 from empathy_judge.models.feature_cache import check_split
-from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import HeadInputSettings
 from torch import Tensor
 
@@ -94,9 +94,9 @@ def test_responses_to_one_context_are_read_in_one_pass_whatever_their_lengths(
     lengths = (64_000, 24_000, 8_000, 2_500, 2_000)
     asked = [Pair(str(length), Clip(noise(length, length), RATE), (turn,)) for length in lengths]
     with mock.patch.object(judge.backbone, "hidden_states", wraps=judge.backbone.hidden_states) as read:
-        together = [found.score for _, found in PairScorer(judge, len(asked)).predict(asked)]
+        together = [found.score for _, found in Predictor(judge, len(asked)).predict(asked)]
     assert [len(call.args[0].input_ids) for call in read.call_args_list] == passes
-    alone = [found.score for pair in asked for _, found in PairScorer(judge, 1).predict([pair])]
+    alone = [found.score for pair in asked for _, found in Predictor(judge, 1).predict([pair])]
     assert (torch.stack(together) - torch.stack(alone)).abs().max() <= 1e-5
 
 

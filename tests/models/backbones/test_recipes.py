@@ -38,7 +38,7 @@ from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.writing import write_dataset
 from empathy_judge.models import BEST, CHECKPOINTS, LAST
 from empathy_judge.models.artifact import load_any
-from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.checkpointing import position_of
 from empathy_judge.train.recipe import RecipeParser
@@ -193,7 +193,7 @@ def exported_scores(run: Path, rated: Path, folder: Path, capsys: pytest.Capture
     capsys.readouterr()
     situation = [] if pair.situation is None else ["--situation", pair.situation]
     exported = json.loads(output_of(capsys, "score", folder / "judge", *clips, *situation, "--json"))
-    (_, own), *_ = PairScorer(load_any(run).judge, 1).predict([pair])
+    (_, own), *_ = Predictor(load_any(run).judge, 1).predict([pair])
     return exported[SCALE.name], float(own.score[0])
 
 

@@ -12,7 +12,7 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.judges.baselines.probe import learning_curve, open_probe
 from empathy_judge.models.artifact import load_any
-from empathy_judge.models.scoring import PairScorer
+from empathy_judge.models.scoring import Predictor
 from empathy_judge.train.run import train
 
 from ....conftest import output_of
@@ -33,7 +33,7 @@ def scores(judge, pairs) -> np.ndarray:
 def test_it_scores_as_the_run_of_method_probe(probe_run, dataset_folder, backbone_folder):
     dataset = PairDataset.load(dataset_folder)
     pairs = dataset.subset("validation").pairs
-    trained = PairScorer(load_any(probe_run).judge, 4).predict(pairs)
+    trained = Predictor(load_any(probe_run).judge, 4).predict(pairs)
     expected = np.stack([found.score.numpy() for _, found in trained])
     for what in (probe_run, backbone_folder):
         judge = open_probe(f"probe:{what}", dataset.subset(["train"]), 0)
