@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
 
-from .commands import A_BUG, BAD_USAGE, FAILED_CHECKS, data, judges, measuring, training
+from .commands import A_BUG, BAD_USAGE, FAILED_CHECKS, data, judges, measuring, tables, training
 from .commands.doctor import Doctor
 from .commands.options import Command, OneLineParser, did_you_mean, read, summary_and_more
 from .core.version import __version__
@@ -86,9 +86,7 @@ def options_of(words: Sequence[str]) -> Command:
         UserError: If they say none.
     """
     if not words or words[0].startswith("-"):
-        parser = _parser()
-        parser.parse_args(words)
-        parser.error(f"{words[0]}: expected a command first")
+        _parser().parse_args(words)  # help, version, or what is wrong
     name, *rest = words
     if name not in COMMANDS:
         raise UserError(f"{name}: no such command{did_you_mean(name, COMMANDS)}; see empathy-judge --help")
@@ -149,8 +147,8 @@ COMMANDS: Mapping[str, type[Command]] = {
     "compare": measuring.Compare,
     "challenge": measuring.Challenge,
     "stress": measuring.Stress,
-    "agreement": measuring.Agreement,
-    "plan": measuring.Plan,
+    "agreement": tables.Agreement,
+    "plan": tables.Plan,
     "score": judges.Score,
     "rank": judges.Rank,
     "explain": judges.Explain,

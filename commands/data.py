@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..data_modules.errors import UserError, counted, system_errors
 from ..data_modules.folders import CARD_FILE
 from ..data_modules.importers import Importer
+from ..data_modules.importers.options import REPEATABLE
 from ..data_modules.written import changing, making, writing
 from . import DONE, FAILED_CHECKS
-from .options import NO_OPTION, OneLineParser, first_given, made_of, parser_of, summary_and_more
+from .options import NO_OPTION, OneLineParser, add_options, first_given, parser_of, summary_and_more
 from .shared import Printing
 from .values import AnyNumber, AnyWhole, OutputFolder, Seconds, Seed
 
@@ -55,10 +55,9 @@ class Import(Printing):
     shard_rows: AnyWhole = 10_000
     overwrite: bool = False
     importer: Importer = field(metadata=NO_OPTION)
-    of_source: argparse.Namespace = field(metadata=NO_OPTION)
+    of_source: Any = field(metadata=NO_OPTION)
 
     def run(self) -> int:
-        """Read the source and write the dataset."""
         from ..data_modules.importers.assemble import SKIPPED_FILE, assemble
 
         with making(self.out, self.overwrite):
@@ -104,11 +103,9 @@ def read_import(words: Sequence[str]) -> Import:
     name = parser.parse_args(words[:1]).source
     importer = importers.load(name)
     parser = source_parser(name, importer)
-    given = vars(parser.parse_args(words[1:]))
-    own = {one.name for one in fields(Import)} & given.keys()
-    of_source = argparse.Namespace(**{option: value for option, value in given.items() if option not in own})
-    values = {option: given[option] for option in own} | {"importer": importer, "of_source": of_source}
-    return made_of(Import, parser, values, ["import", *words])
+    values = parser.read(words[1:])
+    own = {one.name: values.pop(one.name) for one in fields(Import) if one.name in values}
+    return Import(**own, importer=importer, of_source=importer.Options(**values))
 
 
 def import_parser(sources: Sequence[str]) -> OneLineParser:
@@ -123,8 +120,7 @@ def source_parser(name: str, importer: Importer) -> OneLineParser:
     """The parser of ``import SOURCE``: what all sources share, and the options of this one."""
     parser = parser_of(f"import {name}", Import)
     parser.description, parser.epilog = importer.__doc__, f"example: empathy-judge import {importer.EXAMPLE}"
-    parser.argument_default = None  # what is not given has a value, too
-    importer.add_arguments(parser)
+    add_options(parser, importer.Options)
     return parser
 
 
@@ -147,7 +143,6 @@ class Inspect(Printing):
     max_seconds: Seconds = 30.0
 
     def run(self) -> int:
-        """Print what is in the dataset, or write its page, too."""
         if self.page is not None and (self.page / CARD_FILE).exists():  # its own clips lie in audio/
             raise UserError(f"--page {self.page}: holds a pair dataset ({CARD_FILE}); name a folder of its own")
         with writing("inspect", self.page):
@@ -206,12 +201,11 @@ class SplitData(Printing):
     fractions: tuple[AnyNumber, AnyNumber, AnyNumber] | None = None
     folds: AnyWhole | None = None
     leave_out: str | None = None
-    hold_out: Sequence[str] = field(default=(), metadata={"action": "append", "nargs": None})
+    hold_out: Sequence[str] = field(default=(), metadata=REPEATABLE)
     seed: Seed = 0
     overwrite: bool = False
 
     def run(self) -> int:
-        """Write the split."""
         from ..data_modules.splits import DEFAULT_FRACTIONS, leave_one_out, split_dataset
 
         shares = {"fractions": self.fractions, "folds": self.folds, "hold_out": self.hold_out}

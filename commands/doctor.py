@@ -55,7 +55,6 @@ class Doctor(Printing):
     EXAMPLE: ClassVar[str] = ""
 
     def run(self) -> int:
-        """Look, and print a line for each thing."""
         findings = [*_machine(), *_gpus(), *_packages(), *_extras(), *_disks(), *_models(), *_environment()]
         from rich.table import Table
         from rich.text import Text

@@ -86,7 +86,6 @@ class Score(Printing, Loading):
     batch_size: Whole | None = None
 
     def run(self) -> int:
-        """Score the pair, or the manifest."""
         root = self.audio_root
         if root is not None and (self.manifest is None or not root.is_dir()):
             raise UserError(f"score: --audio-root {root}; expected a folder, with --manifest FILE")
@@ -210,7 +209,6 @@ class Rank(Printing, Hearing):
     max_error: Annotated[float, any_number, (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)] | None = None
 
     def run(self) -> int:
-        """Rank the responses."""
         scorer = self.open_scorer(self.judge)
         names = scorer.dimension_names(self.by)
         if self.max_error is not None:
@@ -312,7 +310,6 @@ class Explain(Printing, Hearing):
     seed: Seed = 0
 
     def run(self) -> int:
-        """Explain the score of the pair."""
         page = Path(self.page) if self.page else None
         with writing("explain", page.parent, page.name) if page else nullcontext():
             scorer = self.open_scorer(self.judge)
@@ -404,7 +401,6 @@ class Serve(Limits, Loading):
     open_metrics: bool = False
 
     def run(self) -> int:
-        """Serve until a signal."""
         for name in _SERVING_EXTRA:
             if importlib.util.find_spec(name) is None:
                 raise UserError(f"serve: {name} is not installed; pip install 'empathy-judge[serve]'")

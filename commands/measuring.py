@@ -7,17 +7,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ..data_modules.errors import UserError
 from ..data_modules.written import writing
 from . import DONE, FAILED_CHECKS
 from .options import Recorded, first_given
-from .shared import Asking, Columns, Data, Draws, Intervals, Loading, Printing, Split
-from .values import AnyNumber, Dollars, OutputFolder, SplitName, Whole
+from .shared import Asking, Data, Draws, Intervals, Loading, Printing, Split
+from .tables import TableOptions
+from .values import OutputFolder, SplitName, Whole
 
 if TYPE_CHECKING:
-    from ..eval.frame import Frame
     from ..eval.judges.opening import Opened
 
 
@@ -69,7 +69,6 @@ class Evaluate(Printing, Data, HowToMeasure):
     explain: bool = False
 
     def run(self) -> int:
-        """Measure the judge and write the report."""
         from ..eval.judge_names import require_judges
 
         if self.dry_run:
@@ -99,7 +98,7 @@ class Evaluate(Printing, Data, HowToMeasure):
 
 
 @dataclass(frozen=True)
-class Compare(Printing, HowToMeasure, Columns):
+class Compare(Printing, HowToMeasure, TableOptions):
     """Measure several judges on the same pairs, or with --table on the scores of a table.
 
     A table has one row per score, as `agreement` takes it; it answers which judge agrees best with the people over all
@@ -126,7 +125,6 @@ class Compare(Printing, HowToMeasure, Columns):
     out: OutputFolder | None = None
 
     def run(self) -> int:
-        """Compare the judges."""
         if self.table is not None:
             if self.data is not None:
                 raise UserError("argument --table: not allowed with argument --data; see empathy-judge compare --help")
@@ -173,7 +171,7 @@ class Compare(Printing, HowToMeasure, Columns):
         clusters: dict[str, Literal["group", "system"]] = {"group_id": "group", "system_id": "system"}
         if self.cluster not in clusters:
             raise UserError(f"--cluster {self.cluster} with --table; expected {', '.join(clusters)}")
-        report = _measure_table(self, table, self.judges, clusters[self.cluster])
+        report = self.measure_table(table, self.judges, clusters[self.cluster])
         from ..eval.views import table_comparison_views
 
         return self.tell(report, table_comparison_views)
@@ -204,7 +202,6 @@ class Challenge(Printing, Data, Split, Draws, Asking):
     split: SplitName = None
 
     def run(self) -> int:
-        """Measure the judge."""
         opened = _open([self.judge], self.data, self.split, self.seed, self)
         if self.dry_run:
             return DONE
@@ -244,7 +241,6 @@ class Stress(Printing, Data, Split, Draws, Loading):
     out: OutputFolder | None = None
 
     def run(self) -> int:
-        """Change responses and score them again."""
         with writing("stress", self.out):
             scorer = self.open_scorer(self.judge)
             from ..data_modules.schema import PairDataset
@@ -261,188 +257,6 @@ class Stress(Printing, Data, Split, Draws, Loading):
                 write_results("stress", self.out, {"results.csv": stress_frame(report), "stress.json": text})
         self.tell(report, stress_views)
         return FAILED_CHECKS if report["raised"] else DONE
-
-
-@dataclass(frozen=True)
-class Agreement(Printing, Intervals, Columns, Recorded):
-    """Measure people and judges on a table of scores, without audio.
-
-    The table has one row per score: item, annotator, dimension, score, and where there are, dataset, group (items that
-    are not independent: intervals draw whole groups) and system. Empty scores are missing ones.
-
-    Attributes:
-        table: CSV, TSV, JSONL or Parquet
-        json: print JSON (documented in eval/agreement_table.py)
-        judges (NAME): annotators that are judges; the others are people, whose mean the judges are compared with
-        pairs: also compare every two annotators
-        kappa_weights: weighted kappa's distances: between scores, or ranks of the categories that occur
-            (scikit-learn's)
-        cluster: column whose values intervals and tests keep whole
-    """
-
-    EXAMPLE: ClassVar[str] = "ratings.csv --column item=clip annotator=who --judges gpt_4o gemini --pairs"
-
-    table: str
-    _: KW_ONLY
-    judges: Sequence[str] = ()
-    pairs: bool = False
-    kappa_weights: Literal["scores", "ranks"] = "scores"
-    cluster: Literal["group", "system"] = "group"
-
-    def run(self) -> int:
-        """Measure the table."""
-        more = {"pairs": self.pairs, "kappa_weights": self.kappa_weights}
-        report = _measure_table(self, self.table, self.judges, self.cluster, **more)
-        from ..eval.views import agreement_views
-
-        return self.tell(report, agreement_views)
-
-
-@dataclass(frozen=True)
-class Plan(Printing, Draws, Columns):
-    """Say how many items and ratings a measurement of judges needs.
-
-    From a pilot: a table with one row per score, as `agreement` takes it, or the folder of a pair dataset; both with
-    ratings per rater. Or from assumed variances. For every number of items and raters: noise ceiling, leave-one-out
-    agreement, standard error of a judge's Spearman, power to tell two judges apart, and cost. With --learning also what
-    a judge learns from so many pairs.
-
-    Attributes:
-        pilot: table (CSV, TSV, JSONL or Parquet) or folder of a pair dataset
-        variance (NAME=NUMBER): instead of a pilot: variances of item, residual, rater and group in squared rating
-            points
-        group_size: items per group, with --variance (default: 1)
-        judges (NAME): annotators of the table that are judges, not people
-        dimension (NAME): plan for these (default: for an average dimension of all)
-        items (N): numbers of items
-        raters (K): ratings per item
-        agreement: the better judge's Spearman over the noise ceiling (default: of the best judge of the pilot, else
-            0.6)
-        difference: by which the other judge agrees less
-        power: wanted
-        between (R): Spearman between the judges (default: that of the pilot, else as if their errors were independent)
-        price: of a rating
-        learning (JUDGE_OR_BACKBONE): with a pair dataset: also Spearman of a probe on this frozen backbone by the
-            number of training pairs
-        out (DIR): folder for plan.csv, plan.json and plan.png
-    """
-
-    EXAMPLE: ClassVar[str] = "pilot.csv --judges gpt --difference 0.05 --price 0.2"
-
-    pilot: str | None = None
-    _: KW_ONLY
-    variance: Sequence[str] = ()
-    group_size: Whole | None = None
-    judges: Sequence[str] = ()
-    dimension: Sequence[str] = ()
-    items: Sequence[Whole] = ()
-    raters: Sequence[Whole] = ()
-    agreement: AnyNumber | None = None
-    difference: AnyNumber = 0.05
-    power: AnyNumber = 0.8
-    between: AnyNumber | None = None
-    price: Dollars | None = None
-    learning: str | None = None
-    out: OutputFolder | None = None
-
-    def run(self) -> int:
-        """Plan from the pilot, or from the variances."""
-        from ..eval.plan import assumed_pilot, make_plan, pilot_from, plan_views, save_plan
-
-        if (self.pilot is None) == (not self.variance):
-            raise UserError("expected either a pilot (a table or the folder of a pair dataset) or --variance")
-        of_pilot = {
-            "judges": self.judges, "column": self.column, "annotators": self.annotators, "exclude": self.exclude,
-            "dimension": self.dimension,
-        }  # fmt: skip
-        if unused := first_given(**(of_pilot if self.pilot is None else {"group_size": self.group_size})):
-            raise UserError(f"{unused} with {'--variance' if self.pilot is None else 'a pilot'}; expected one of them")
-        with writing("plan", self.out):
-            if self.pilot is None:
-                pilot = assumed_pilot(_variances(self.variance), self.group_size or 1)
-            else:
-                pilot = pilot_from(_pilot_frame(self, self.pilot), self.dimension, self.resamples, self.seed)
-            report = make_plan(
-                pilot, items=self.items, raters=self.raters, agreement=self.agreement, difference=self.difference,
-                power=self.power, between=self.between, price=self.price,
-            )  # fmt: skip
-            if self.learning is not None:
-                report["learning"] = self._learning_curve(self.learning)
-            where = []
-            if self.out is not None:
-                save_plan(report, self.out)
-                where.append(f"picture: {self.out / 'plan.png'}")
-        return self.tell(report, lambda report: [*plan_views(report), *where])
-
-    def _learning_curve(self, backbone: str) -> Any:
-        """What ``--learning`` adds."""
-        from ..data_modules.schema import PairDataset
-        from ..eval.judges.baselines.probe import learning_curve
-
-        if self.pilot is None or not Path(self.pilot).is_dir():
-            raise UserError("--learning without clips; expected the folder of a pair dataset as pilot")
-        dataset = PairDataset.load(self.pilot)
-        return learning_curve(backbone, dataset, resamples=self.resamples, seed=self.seed)
-
-
-def _variances(texts: Sequence[str]) -> dict[str, float]:
-    """What ``--variance`` says."""
-    from ..data_modules.numerals import parse_number
-    from ..data_modules.tables import set_once
-
-    variances: dict[str, float] = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        try:
-            variance = parse_number(value)
-        except ValueError:
-            raise UserError(f"--variance {text!r}: expected NAME=NUMBER, such as item=0.6") from None
-        set_once(variances, name, variance, f"--variance {text!r}")
-    return variances
-
-
-def _pilot_frame(options: Plan, pilot: str) -> Frame:
-    """The ratings of a pilot, from a dataset or a table."""
-    from dataclasses import replace
-
-    from ..data_modules.tables import parse_mapping
-    from ..eval.frame import Frame, read_frame
-
-    if not Path(pilot).is_dir():
-        table = read_frame(pilot, parse_mapping(options.column, "--column"))
-        selected = table.select(options.annotators, options.exclude)
-        selected.check(options.judges, "--judges")
-        return replace(selected, rows=selected.rows.assign(is_judge=selected.rows["rater_id"].isin(options.judges)))
-    from ..data_modules.schema import PairDataset
-
-    if options.judges or options.column:
-        raise UserError("--judges and --column with a dataset; expected with a table")
-    dataset = PairDataset.load(pilot)
-    clusters = {pair.pair_id: pair.group_id for pair in dataset.pairs}
-    return Frame.of_dataset(dataset, {}, clusters).select(options.annotators, options.exclude)
-
-
-def _measure_table(
-    options: Agreement | Compare, path: str, judges: Sequence[str], cluster: Literal["group", "system"], **more: Any
-) -> dict[str, Any]:
-    """What `agreement_table.measure_agreement` finds in a table."""
-    from ..data_modules.tables import parse_mapping
-    from ..eval.agreement_table import measure_agreement
-    from ..eval.frame import read_frame
-
-    table = read_frame(path, parse_mapping(options.column, "--column"))
-    selected = table.select(options.annotators, options.exclude)
-    return measure_agreement(
-        selected,
-        judges,
-        cluster=cluster,
-        interval=options.interval,
-        resamples=options.resamples,
-        seed=options.seed,
-        command=options.command,
-        left_out=[name for name in table.annotators if name not in selected.annotators],
-        **more,
-    )
 
 
 def _open(

@@ -13,6 +13,7 @@ from . import DONE
 from .values import Device, Dollars, Resamples, Seed, SplitName
 
 if TYPE_CHECKING:
+    from ..eval.frame import Frame
     from ..eval.judges.opening import Loading as LoadingArguments
     from ..eval.judges.trained import Placing
     from ..scorer import Scorer
@@ -179,3 +180,11 @@ class Columns:
     column: Sequence[str] = field(default=(), metadata={"action": "extend"})
     annotators: Sequence[str] = ()
     exclude: Sequence[str] = ()
+
+    def read_table(self, path: str) -> tuple[Frame, Frame]:
+        """A table, whole and without what does not count."""
+        from ..data_modules.tables import parse_mapping
+        from ..eval.frame import read_frame
+
+        table = read_frame(path, parse_mapping(self.column, "--column"))
+        return table, table.select(self.annotators, self.exclude)

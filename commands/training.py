@@ -43,7 +43,6 @@ class Demo(Printing):
     epochs: Whole | None = None
 
     def run(self) -> int:
-        """Make the demo."""
         check_ranks()
         # Read when torch is loaded. Threads that wait spin for 300,000 rounds, which costs half of the speed or more
         # where other programs run. Where none does, to sleep at once costs a tenth, after 2,000 rounds next to nothing.
@@ -112,7 +111,6 @@ class Recipes(Printing):
     name: str | None = None
 
     def run(self) -> int:
-        """List the recipes, or print one."""
         from ..train.settings import find_recipe, shipped_recipes
 
         if self.show is not None:
@@ -159,7 +157,6 @@ class Calibrate(Printing, Data, Split, Place):
     abstain: Share | None = None
 
     def run(self) -> int:
-        """Fit the calibration and store it."""
         from ..models import CHECKPOINTS, JUDGE_FILE
         from ..models.hub import require_judge
 
@@ -236,7 +233,6 @@ class Export(Printing):
     private: bool = False
 
     def run(self) -> int:
-        """Write the judge folder."""
         from ..models.hub import check_hub_name, check_judge, push_to_hub, require_judge
 
         source, out = Path(self.checkpoint), self.out
@@ -319,7 +315,6 @@ class Ensemble(Printing):
     backbone: str | None = None
 
     def run(self) -> int:
-        """Write the judge folder."""
         from ..models.hub import check_judge, require_judge
 
         paths, out = [Path(path) for path in self.judges], self.out

@@ -183,6 +183,7 @@ BAD_VALUES = {
 @pytest.mark.parametrize("name", [*GOOD, "demo"])
 def test_a_value_out_of_the_range_of_its_kind_is_refused_wherever_it_stands(name, places, tmp_path, capsys):
     for action in actions(name):
+        assert action.help, action.dest
         assert action.type is kinds.output_folder or action.dest not in ("out", "page") or name in ("score", "explain")
         for value in BAD_VALUES.get(action.type, ()):
             words = shlex.split(GOOD.get(name, ""))

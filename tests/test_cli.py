@@ -19,6 +19,8 @@ import pytest
 import torch
 from empathy_judge.cli import COMMANDS, main, options_of
 from empathy_judge.commands.judges import Score
+from empathy_judge.commands.measuring import Compare
+from empathy_judge.commands.tables import Plan
 from safetensors import SafetensorError
 from torch.distributed import DistNetworkError
 
@@ -187,6 +189,19 @@ def test_options_may_stand_anywhere(words):
     given = options_of(["score", *words.split()])
     assert isinstance(given, Score)
     assert (given.judge, given.context, given.response) == ("J", "-", "a.wav")
+
+
+def test_a_command_is_the_same_object_in_python(capsys):
+    words = ["plan", "--variance", "item=0.6", "residual=0.5", "--items", "40", "80", "--price", "0.2", "--json"]
+    same = Plan(variance=["item=0.6", "residual=0.5"], items=[40, 80], price=0.2, json=True)
+    assert options_of(words) == same
+    printed = output_of(capsys, *words)
+    assert same.run() == 0
+    assert capsys.readouterr().out == printed
+    assert options_of(["plan", "pilot.csv"]) == Plan("pilot.csv")  # defaults are those of the class
+    compared = options_of(["compare", "constant", "random", "--data", "d", "--split", "all", "--no-windows"])
+    command = "empathy-judge compare constant random --data d --split all --no-windows"
+    assert compared == Compare(["constant", "random"], data="d", split=None, windows=False, command=command)
 
 
 # ---------------------------------------------------------------- what the machine refuses

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import importlib
 import json
@@ -198,9 +197,7 @@ def test_the_importer_of_the_page_imports(tmp_path):
     ]
     (tmp_path / "sessions.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     importer = _example("extend.md", "data_modules.importers")
-    options = argparse.ArgumentParser()
-    importer["add_arguments"](options)
-    found = importer["read"](tmp_path, options.parse_args([]))
+    found = importer["read"](tmp_path, importer["Options"]())
     assert [(pair["system_id"], pair["group_id"]) for pair in found.pairs] == [
         ("a", found.pairs[0]["group_id"]),
         ("b", found.pairs[0]["group_id"]),
