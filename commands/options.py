@@ -176,13 +176,15 @@ def _add(to: argparse._ActionsContainer, one: Field[Any], hint: Any, value: str 
     how = {**_taken(hint), **one.metadata}
     if value is not None:
         how["metavar"] = tuple(value.split()) if isinstance(how.get("nargs"), int) else value
-    is_given = one.default is MISSING
-    if not is_given and one.default not in (None, ()):
+    is_required = one.default is MISSING
+    if not is_required and one.default not in (None, ()):
         text = f"{text} (default: {one.default})"
     if one.kw_only:
-        to.add_argument(_spelled(one.name), required=is_given, help=text, **how)
+        to.add_argument(_spelled(one.name), required=is_required, help=text, **how)
+    elif is_required:
+        to.add_argument(one.name, help=text, **how)
     else:
-        to.add_argument(one.name, help=text, **({} if is_given else {"nargs": "?"}), **how)
+        to.add_argument(one.name, help=text, nargs="?", default=one.default, **how)
 
 
 def _taken(hint: Any) -> dict[str, Any]:

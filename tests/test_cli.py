@@ -21,6 +21,7 @@ from empathy_judge.cli import COMMANDS, main, options_of
 from empathy_judge.commands.judges import Score
 from empathy_judge.commands.measuring import Compare
 from empathy_judge.commands.tables import Plan
+from empathy_judge.commands.training import Recipes
 from safetensors import SafetensorError
 from torch.distributed import DistNetworkError
 
@@ -199,6 +200,7 @@ def test_a_command_is_the_same_object_in_python(capsys):
     assert same.run() == 0
     assert capsys.readouterr().out == printed
     assert options_of(["plan", "pilot.csv"]) == Plan("pilot.csv")  # defaults are those of the class
+    assert options_of(["recipes"]) == Recipes()
     compared = options_of(["compare", "constant", "random", "--data", "d", "--split", "all", "--no-windows"])
     command = "empathy-judge compare constant random --data d --split all --no-windows"
     assert compared == Compare(["constant", "random"], data="d", split=None, windows=False, command=command)
