@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import shlex
 import signal
 import sys
 import traceback
@@ -12,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
 
-from .commands import A_BUG, BAD_USAGE, FAILED_CHECKS, data, judges, measuring, training
-from .commands.doctor import doctor
-from .commands.options import build_parser
-from .commands.shared_options import Command, did_you_mean
+from .commands import A_BUG, BAD_USAGE, FAILED_CHECKS, data, judges, measuring, tables, training
+from .commands.doctor import Doctor
+from .commands.options import Command, OneLineParser, did_you_mean, read, summary_and_more
 from .core.quiet import silence_libraries
+from .core.version import __version__
 from .data_modules.errors import DEBUG, UserError, as_user_error, bug, lost_process
 from .data_modules.parallel import listen, restore
 
@@ -36,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = listen(_interrupt, [signal.SIGINT] if is_usual else [])
     try:
         try:
-            code = _run(list(sys.argv[1:] if arguments is None else arguments))
+            code = options_of(sys.argv[1:] if arguments is None else list(arguments)).run()
         except SystemExit as stopped:
             if isinstance(stopped.__context__, BrokenPipeError):  # as rich says it
                 return 141
@@ -82,16 +81,34 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     signal.default_int_handler(number, frame)
 
 
-def _run(words: list[str]) -> int:
-    if words[:1] == ["train"]:  # its options are those of recipes, known only once torch is loaded
-        return training.train(words[1:])
-    if words[:1] == ["import"]:  # each source has options of its own
-        return data.import_(words[1:])
-    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
-        raise UserError(f"{words[0]}: no such command{did_you_mean(words[0], NAMES)}; see empathy-judge --help")
-    parsed = build_parser(COMMANDS).parse_args(words)
-    parsed.command = shlex.join(["empathy-judge", *words])
-    return parsed.run(parsed)
+def options_of(words: Sequence[str]) -> Command:
+    """The command that words say, to be run.
+
+    Raises:
+        UserError: If they say none.
+    """
+    if not words or words[0].startswith("-"):
+        _parser().parse_args(words)  # help, version, or what is wrong
+    name, *rest = words
+    if name not in COMMANDS:
+        raise UserError(f"{name}: no such command{did_you_mean(name, COMMANDS)}; see empathy-judge --help")
+    if name == "train":  # a tree of settings, read once it is known that neither torch nor Lightning are needed
+        return training.Train(rest)
+    if name == "import":  # each source has options of its own
+        return data.read_import(rest)
+    return read(name, COMMANDS[name], rest)
+
+
+def _parser() -> OneLineParser:
+    """The parser of what stands before a command: help and version."""
+    parser = OneLineParser(
+        prog="empathy-judge", description="Judge how a spoken response sounds for its context, and prove it."
+    )
+    parser.add_argument("--version", action="version", version=f"empathy-judge {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, command in COMMANDS.items():
+        commands.add_parser(name, help=summary_and_more(command).partition("\n")[0], add_help=False)
+    return parser
 
 
 def _open_streams() -> None:
@@ -121,29 +138,29 @@ def _close_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-COMMANDS: Mapping[str, Command] = {
-    "demo": training.demo,
-    "inspect": data.inspect,
-    "split": data.split,
-    "recipes": training.recipes,
-    "evaluate": measuring.evaluate,
-    "compare": measuring.compare,
-    "challenge": measuring.challenge,
-    "stress": measuring.stress,
-    "agreement": measuring.agreement,
-    "plan": measuring.plan,
-    "score": judges.score,
-    "rank": judges.rank,
-    "explain": judges.explain,
-    "serve": judges.serve,
-    "calibrate": training.calibrate,
-    "export": training.export,
-    "ensemble": training.ensemble,
-    "doctor": doctor,
+COMMANDS: Mapping[str, type[Command]] = {
+    "demo": training.Demo,
+    "import": data.Import,
+    "inspect": data.Inspect,
+    "split": data.SplitData,
+    "train": training.Train,
+    "recipes": training.Recipes,
+    "evaluate": measuring.Evaluate,
+    "compare": measuring.Compare,
+    "challenge": measuring.Challenge,
+    "stress": measuring.Stress,
+    "agreement": tables.Agreement,
+    "plan": tables.Plan,
+    "score": judges.Score,
+    "rank": judges.Rank,
+    "explain": judges.Explain,
+    "serve": judges.Serve,
+    "calibrate": training.Calibrate,
+    "export": training.Export,
+    "ensemble": training.Ensemble,
+    "doctor": Doctor,
 }
-"""Beside `train` and `import`."""
-
-NAMES = ("train", "import", *COMMANDS)
+"""By the names that they have on the command line."""
 
 
 if __name__ == "__main__":

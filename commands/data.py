@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..data_modules.errors import UserError, counted, system_errors
 from ..data_modules.folders import CARD_FILE
+from ..data_modules.importers import Importer
+from ..data_modules.importers.options import REPEATABLE
 from ..data_modules.written import changing, making, writing
-from . import DONE, FAILED_CHECKS, chosen, first_given, tell
-from .options import import_parser, source_parser
+from . import DONE, FAILED_CHECKS
+from .options import NO_OPTION, OneLineParser, add_options, first_given, parser_of, summary_and_more
+from .shared import Printing
+from .values import AnyNumber, AnyWhole, OutputFolder, Seconds, Seed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,8 +24,77 @@ if TYPE_CHECKING:
     from ..data_modules.audit import SplitAudit
 
 
-def import_(words: Sequence[str]) -> int:
-    """Turn a source into a pair dataset."""
+@dataclass(frozen=True)
+class Import(Printing):
+    """Turn a source into a pair dataset.
+
+    The options of a source: `empathy-judge import SOURCE --help` shows them.
+
+    Attributes:
+        path: the source
+        out: folder of the dataset to make; where an import was killed or interrupted, the same command goes on
+        name: name of the dataset (default: that of the source, else of --out)
+        origin: where the data comes from
+        licence: its terms of use
+        max_skipped (SHARE): share of the pairs that may be unusable; they are listed in skipped.csv
+        embed_audio: keep audio inside Parquet files
+        shard_rows (PAIRS): embed more pairs than these in several files, so many in each
+        overwrite: replace the dataset at --out
+    """
+
+    EXAMPLE: ClassVar[str] = "table pairs.csv --dimension empathy=1:5:1 --out data"
+
+    path: str
+    _: KW_ONLY
+    out: OutputFolder
+    name: str | None = None
+    origin: str | None = None
+    licence: str | None = None
+    max_skipped: AnyNumber = 0.01
+    embed_audio: bool = False
+    shard_rows: AnyWhole = 10_000
+    overwrite: bool = False
+    importer: Importer = field(metadata=NO_OPTION)
+    of_source: Any = field(metadata=NO_OPTION)
+
+    def run(self) -> int:
+        from ..data_modules.importers.assemble import SKIPPED_FILE, assemble
+
+        with making(self.out, self.overwrite):
+            with system_errors(self.path, "read"):
+                imported = self.importer.read(Path(self.path), self.of_source)
+            card = replace(
+                imported.card,
+                name=self.name or imported.card.name,
+                source=self.origin or imported.card.source,
+                licence=self.licence or imported.card.licence,
+            )
+            dataset = assemble(
+                replace(imported, card=card), self.out, max_skipped=self.max_skipped, overwrite=self.overwrite,
+                embed_audio=self.embed_audio, shard_rows=self.shard_rows,
+            )  # fmt: skip
+        skipped = dataset.root / SKIPPED_FILE
+        facts = {
+            "out": str(dataset.root),
+            "pairs": len(dataset.pairs),
+            "ratings": len(dataset.ratings),
+            "raters": dataset.ratings["rater_id"].nunique(),
+            "preferences": 0 if dataset.preferences is None else len(dataset.preferences),
+            "groups": len({pair.group_id for pair in dataset.pairs}),
+            "pairs_without_rating": len(dataset.pairs) - dataset.ratings["pair_id"].nunique(),
+            "content_hash": dataset.card.content_hash,
+            "description": dataset.card.description,
+            "skipped": str(skipped) if skipped.is_file() else None,
+        }
+        return self.tell(facts, _dataset_lines)
+
+
+def read_import(words: Sequence[str]) -> Import:
+    """The import that words say: each source has options of its own.
+
+    Raises:
+        UserError: As `options.read`.
+    """
     from ..data_modules import importers
 
     parser = import_parser(importers.SOURCES)
@@ -30,60 +102,69 @@ def import_(words: Sequence[str]) -> int:
         parser.parse_args(words)  # --help, or what is missing
     name = parser.parse_args(words[:1]).source
     importer = importers.load(name)
-    options = source_parser(name, importer).parse_args(words[1:])
-
-    from ..data_modules.importers.assemble import SKIPPED_FILE, assemble
-
-    with making(options.out, options.overwrite):
-        with system_errors(options.path, "read"):
-            imported = importer.read(Path(options.path), options)
-        card = dataclasses.replace(
-            imported.card,
-            name=options.name or imported.card.name,
-            source=options.origin or imported.card.source,
-            licence=options.licence or imported.card.licence,
-        )
-        storing = chosen(options, "max_skipped", "overwrite", "embed_audio", "shard_rows")
-        dataset = assemble(dataclasses.replace(imported, card=card), options.out, **storing)
-    skipped = dataset.root / SKIPPED_FILE
-    facts = {
-        "out": str(dataset.root),
-        "pairs": len(dataset.pairs),
-        "ratings": len(dataset.ratings),
-        "raters": dataset.ratings["rater_id"].nunique(),
-        "preferences": 0 if dataset.preferences is None else len(dataset.preferences),
-        "groups": len({pair.group_id for pair in dataset.pairs}),
-        "pairs_without_rating": len(dataset.pairs) - dataset.ratings["pair_id"].nunique(),
-        "content_hash": dataset.card.content_hash,
-        "description": dataset.card.description,
-        "skipped": str(skipped) if skipped.is_file() else None,
-    }
-    return tell(options, facts, _dataset_lines)
+    parser = source_parser(name, importer)
+    values = parser.read(words[1:])
+    own = {one.name: values.pop(one.name) for one in fields(Import) if one.name in values}
+    return Import(**own, importer=importer, of_source=importer.Options(**values))
 
 
-def inspect(options: argparse.Namespace) -> int:
-    """Show what is in a dataset, how far its raters agree, and what is wrong with it."""
-    if options.page is not None and (options.page / CARD_FILE).exists():  # its own clips lie in audio/
-        raise UserError(f"--page {options.page}: holds a pair dataset ({CARD_FILE}); name a folder of its own")
-    with writing("inspect", options.page):
-        from ..data_modules.inspection import inspect_dataset
-        from ..data_modules.schema import PairDataset
-        from ..eval.inspection import inspection_facts, inspection_tables
-
-        dataset = PairDataset.load(options.data)
-        inspection = inspect_dataset(dataset, max_seconds=options.max_seconds)
-        facts = inspection_facts(dataset)
-        pages = []
-        if options.page is not None:
-            from ..eval.pages.inspection import write_inspection_page
-
-            pages.append(f"page: {write_inspection_page(dataset, inspection, facts, options.page)}")
-    tell(options, {**inspection.to_dict(), **facts}, lambda _: [*inspection_tables(inspection, facts), *pages])
-    leaks = any(inspection.crossings[kind] for kind in inspection.refused)
-    return FAILED_CHECKS if inspection.problems or leaks else DONE
+def import_parser(sources: Sequence[str]) -> OneLineParser:
+    """The parser of ``import`` as far as the source."""
+    text, example = summary_and_more(Import), f"example: empathy-judge import {Import.EXAMPLE}"
+    parser = OneLineParser(prog="empathy-judge import", description=text, epilog=example)
+    parser.add_argument("source", help="what kind of source it is", choices=list(sources))
+    return parser
 
 
-def split(options: argparse.Namespace) -> int:
+def source_parser(name: str, importer: Importer) -> OneLineParser:
+    """The parser of ``import SOURCE``: what all sources share, and the options of this one."""
+    parser = parser_of(f"import {name}", Import)
+    parser.description, parser.epilog = importer.__doc__, f"example: empathy-judge import {importer.EXAMPLE}"
+    add_options(parser, importer.Options)
+    return parser
+
+
+@dataclass(frozen=True)
+class Inspect(Printing):
+    """Show what is in a dataset, how far its raters agree, and what is wrong with it.
+
+    Attributes:
+        data: folder of a pair dataset, or its address (hf://datasets/..., s3://...)
+        page (DIR): also write DIR/index.html with charts and the most disputed items, whose clips are copied into
+            DIR/audio
+        max_seconds: longer clips are reported
+    """
+
+    EXAMPLE: ClassVar[str] = "data --page inspection"
+
+    data: str
+    _: KW_ONLY
+    page: OutputFolder | None = None
+    max_seconds: Seconds = 30.0
+
+    def run(self) -> int:
+        if self.page is not None and (self.page / CARD_FILE).exists():  # its own clips lie in audio/
+            raise UserError(f"--page {self.page}: holds a pair dataset ({CARD_FILE}); name a folder of its own")
+        with writing("inspect", self.page):
+            from ..data_modules.inspection import inspect_dataset
+            from ..data_modules.schema import PairDataset
+            from ..eval.inspection import inspection_facts, inspection_tables
+
+            dataset = PairDataset.load(self.data)
+            inspection = inspect_dataset(dataset, max_seconds=self.max_seconds)
+            facts = inspection_facts(dataset)
+            pages = []
+            if self.page is not None:
+                from ..eval.pages.inspection import write_inspection_page
+
+                pages.append(f"page: {write_inspection_page(dataset, inspection, facts, self.page)}")
+        self.tell({**inspection.to_dict(), **facts}, lambda _: [*inspection_tables(inspection, facts), *pages])
+        leaks = any(inspection.crossings[kind] for kind in inspection.refused)
+        return FAILED_CHECKS if inspection.problems or leaks else DONE
+
+
+@dataclass(frozen=True)
+class SplitData(Printing):
     """Assign every pair to train, validation or test, to a fold, or to a fold for each value of a column.
 
     What shares a value of a column of --by stays together. Audio is compared, too, the same or nearly the same:
@@ -99,26 +180,54 @@ def split(options: argparse.Namespace) -> int:
       empathy-judge split data --leave-out system_id
       empathy-judge train ... --data.train_split '[system_id=a, system_id=b]' --data.validation_split system_id=c
       empathy-judge evaluate runs/d --data data --split system_id=d
-    """
-    from ..data_modules.splits import DEFAULT_FRACTIONS, leave_one_out, split_dataset
 
-    method = "leave_out" if options.leave_out is not None else "folds" if options.folds is not None else None
-    excluded = {"leave_out": ("by", "fractions", "folds", "hold_out"), "folds": ("fractions", "hold_out")}
-    if method is not None and (unused := first_given(options, *excluded[method])):
-        raise UserError(f"--{method.replace('_', '-')} together with {unused}; expected one of them")
-    root = Path(options.data)
-    with changing(root) if root.is_dir() else nullcontext():  # else it is refused in a moment
-        if options.leave_out is not None:
-            audit = leave_one_out(options.data, options.leave_out, overwrite=options.overwrite)
-        else:
-            audit = split_dataset(
-                options.data,
-                by=options.by or ["group_id"],
-                fractions=dict(zip(DEFAULT_FRACTIONS, options.fractions or DEFAULT_FRACTIONS.values(), strict=True)),
-                hold_out=_hold_out(options.hold_out),
-                **chosen(options, "folds", "seed", "overwrite"),
-            )
-    return tell(options, audit.to_dict(), lambda _: _audit_views(audit))
+    Attributes:
+        data: folder of a pair dataset
+        by (COLUMN): what is never split apart: group_id (default), context_speaker, response_speaker, system_id,
+            setting, language, situation, context_text, response_text, or a tag such as tag:cue
+        fractions (TRAIN VALIDATION TEST): shares of the pairs (default: 0.7 0.15 0.15)
+        folds (K): folds of equal size, fold1 and so on, instead
+        leave_out (COLUMN): one fold for each value, called COLUMN=VALUE, instead
+        hold_out (COLUMN=VALUE): test split; repeatable
+        seed: of all that is drawn
+        overwrite: replace an existing split
+    """
+
+    EXAMPLE: ClassVar[str] = "data --by group_id response_speaker --seed 1"
+
+    data: str
+    _: KW_ONLY
+    by: Sequence[str] | None = None
+    fractions: tuple[AnyNumber, AnyNumber, AnyNumber] | None = None
+    folds: AnyWhole | None = None
+    leave_out: str | None = None
+    hold_out: Sequence[str] = field(default=(), metadata=REPEATABLE)
+    seed: Seed = 0
+    overwrite: bool = False
+
+    def run(self) -> int:
+        from ..data_modules.splits import DEFAULT_FRACTIONS, leave_one_out, split_dataset
+
+        shares = {"fractions": self.fractions, "folds": self.folds, "hold_out": self.hold_out}
+        method = first_given(leave_out=self.leave_out, folds=self.folds)
+        excluded = {"by": self.by, **shares} if self.leave_out is not None else {**shares, "folds": None}
+        if method is not None and (unused := first_given(**excluded)):
+            raise UserError(f"{method} together with {unused}; expected one of them")
+        root = Path(self.data)
+        with changing(root) if root.is_dir() else nullcontext():  # else it is refused in a moment
+            if self.leave_out is not None:
+                audit = leave_one_out(self.data, self.leave_out, overwrite=self.overwrite)
+            else:
+                audit = split_dataset(
+                    self.data,
+                    by=self.by or ["group_id"],
+                    fractions=dict(zip(DEFAULT_FRACTIONS, self.fractions or DEFAULT_FRACTIONS.values(), strict=True)),
+                    hold_out=_hold_out(self.hold_out),
+                    folds=self.folds,
+                    seed=self.seed,
+                    overwrite=self.overwrite,
+                )
+        return self.tell(audit.to_dict(), lambda _: _audit_views(audit))
 
 
 def _hold_out(items: Sequence[str]) -> dict[str, list[str]] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import importlib.metadata
@@ -15,12 +14,13 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 from ..data_modules.errors import counted
 from ..data_modules.parallel import available_cores
-from . import DONE, FAILED_CHECKS, tell
+from . import DONE, FAILED_CHECKS
+from .shared import Printing
 
 _PACKAGES = ("torch", "torchaudio", "transformers", "peft", "lightning", "datasets", "numpy", "scipy", "pandas")
 _SECRETS = (
@@ -44,27 +44,32 @@ class Finding:
     detail: str  # what was found, and what to do
 
 
-def doctor(options: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class Doctor(Printing):
     """Look at this machine: GPUs, versions, optional parts, disks, cached models, settings of the environment.
 
     Nothing is sent anywhere; of keys and tokens only is said whether they are set. Exits with 1 if something that is
     installed does not work.
     """
-    findings = [*_machine(), *_gpus(), *_packages(), *_extras(), *_disks(), *_models(), *_environment()]
-    from rich.table import Table
-    from rich.text import Text
 
-    style = {"ok": "green", "missing": "dim", "broken": "bold red", "note": ""}
-    table, part = Table(box=None, pad_edge=False, show_header=False), ""
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for finding in findings:
-        heading = Text(finding.part if finding.part != part else "", style="bold")
-        table.add_row(heading, Text(finding.name), Text(finding.detail, style=style[finding.state]))
-        part = finding.part
-    tell(options, [asdict(finding) for finding in findings], lambda _: [table])
-    return FAILED_CHECKS if any(finding.state == "broken" for finding in findings) else DONE
+    EXAMPLE: ClassVar[str] = ""
+
+    def run(self) -> int:
+        findings = [*_machine(), *_gpus(), *_packages(), *_extras(), *_disks(), *_models(), *_environment()]
+        from rich.table import Table
+        from rich.text import Text
+
+        style = {"ok": "green", "missing": "dim", "broken": "bold red", "note": ""}
+        table, part = Table(box=None, pad_edge=False, show_header=False), ""
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for finding in findings:
+            heading = Text(finding.part if finding.part != part else "", style="bold")
+            table.add_row(heading, Text(finding.name), Text(finding.detail, style=style[finding.state]))
+            part = finding.part
+        self.tell([asdict(finding) for finding in findings], lambda _: [table])
+        return FAILED_CHECKS if any(finding.state == "broken" for finding in findings) else DONE
 
 
 def _machine() -> Iterator[Finding]:

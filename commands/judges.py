@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import KW_ONLY, asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.parallel import find_launch, say
 from ..data_modules.written import writing
-from . import DONE, FAILED_CHECKS, chosen, first_given
+from . import DONE, FAILED_CHECKS
+from .options import first_given
+from .shared import Hearing, Loading, Printing
+from .values import AnyNumber, Port, Processes, Seconds, Seed, Whole, any_number
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,11 +26,12 @@ if TYPE_CHECKING:
     from ..models.three_way import BesideNext
     from ..scorer import Scorer
 
-_SETTINGS = ("backbone", "quantization", "batch_size", "cache", "windows")
+_EXPECTED = "score: expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE"
 _SERVING_EXTRA = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 
 
-def score(options: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class Score(Printing, Loading):
     """Score one pair of files, or all pairs of a manifest.
 
     A manifest is CSV, TSV, JSONL or Parquet with response_audio and optionally pair_id, context_audio and situation;
@@ -44,104 +47,139 @@ def score(options: argparse.Namespace) -> int:
     command did not write is replaced with --overwrite alone.
 
     Exit code: 0 = all rows have scores, 1 = some have none, 75 = asked to stop.
+
+    Attributes:
+        judge: judge folder or run folder
+        context: context clip; - for none
+        response: response clip
+        json: print JSON: of a pair its scores, of a manifest an object on each line, or with --out what became of it
+        situation: text about the situation, as raters were given it
+        manifest: CSV, TSV, JSONL or Parquet, see above
+        audio_root (DIR): another folder in which clips of the manifest may lie, see above
+        out: CSV, TSV, JSONL or Parquet for the scores of a manifest (default: CSV on standard output)
+        level: share of pairs that the intervals of a calibrated judge shall cover (default: 0.9)
+        workers (N): processes, each with a judge (default: one for each GPU, or one)
+        engine: ray = on the Ray cluster that RAY_ADDRESS names, or on this machine: pip install 'empathy-judge[ray]'
+        restart: delete what an earlier command has done and begin anew
+        overwrite: replace an --out that this command did not write
+        checksums: tell by their content, not by size and modification time, which files changed since an earlier
+            command
+        batch_size (PAIRS): pairs per forward pass (default: 16; on a GPU 64)
     """
-    clips = [clip for clip in (options.context, options.response) if clip is not None]
-    if len(clips) != (2 if options.manifest is None else 0):
-        raise UserError("score: expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE")
-    if options.manifest is None:
-        manifest_option = first_given(options, "out", "workers", "restart", "overwrite", "checksums")
-        if manifest_option or options.engine != "local":
-            unused = manifest_option or f"--engine {options.engine}"
-            raise UserError(f"score: {unused} without --manifest; expected JUDGE --manifest FILE {unused}")
-    elif options.situation is not None:
-        raise UserError("score: --situation with --manifest; expected a column situation in the manifest")
-    root = options.audio_root
-    if root is not None and (options.manifest is None or not root.is_dir()):
-        raise UserError(f"score: --audio-root {root}; expected a folder, with --manifest FILE")
-    if options.manifest is not None and options.out is None:
-        if unused := first_given(options, "workers", "restart", "overwrite", "checksums"):
-            raise UserError(f"score: {unused} without --out; expected JUDGE --manifest FILE --out FILE {unused}")
-        if find_launch().world > 1 or options.engine != "local":
+
+    EXAMPLE: ClassVar[str] = "judge --manifest pairs.csv --out scores.csv"
+
+    judge: str
+    context: str | None = None
+    response: str | None = None
+    _: KW_ONLY
+    situation: str | None = None
+    manifest: str | None = None
+    audio_root: Path | None = None
+    out: str | None = None
+    level: Annotated[float, any_number, (0.5, 0.8, 0.9, 0.95)] | None = None
+    workers: Processes | None = None
+    engine: Literal["local", "ray"] = "local"
+    restart: bool = False
+    overwrite: bool = False
+    checksums: bool = False
+    batch_size: Whole | None = None
+
+    def run(self) -> int:
+        root = self.audio_root
+        if root is not None and (self.manifest is None or not root.is_dir()):
+            raise UserError(f"score: --audio-root {root}; expected a folder, with --manifest FILE")
+        into_file = first_given(
+            workers=self.workers, restart=self.restart, overwrite=self.overwrite, checksums=self.checksums
+        )
+        if self.manifest is None:
+            if self.context is None or self.response is None:
+                raise UserError(_EXPECTED)
+            unused = first_given(out=self.out) or into_file
+            if unused or self.engine != "local":
+                unused = unused or f"--engine {self.engine}"
+                raise UserError(f"score: {unused} without --manifest; expected JUDGE --manifest FILE {unused}")
+            return self._score_pair(self.context, self.response)
+        if self.context is not None:
+            raise UserError(_EXPECTED)
+        if self.situation is not None:
+            raise UserError("score: --situation with --manifest; expected a column situation in the manifest")
+        if self.out is not None:
+            return self._score_into_file(Path(self.manifest), Path(self.out))
+        if into_file:
+            raise UserError(f"score: {into_file} without --out; expected JUDGE --manifest FILE --out FILE {into_file}")
+        if find_launch().world > 1 or self.engine != "local":
             raise UserError("score: in several processes; expected JUDGE --manifest FILE --out FILE")
-    from ..models.hub import require_judge
+        scorer = self._open()
+        from ..batch_scoring.scores import print_scores, windows_in_words
 
-    require_judge(Path(options.judge), options.backbone)
-    if options.manifest is None:
-        return _score_pair(options)
-    if options.out is not None:
-        return _score_into_file(options)
-    from ..batch_scoring.scores import print_scores, windows_in_words
+        failed, windowed = print_scores(scorer, Path(self.manifest), sys.stdout, self.level, root, self.json)
+        if windowed:
+            print(windows_in_words(windowed), file=sys.stderr)
+        return FAILED_CHECKS if failed else DONE
 
-    scorer = open_scorer(options)
-    failed, windowed = print_scores(scorer, Path(options.manifest), sys.stdout, options.level, root, options.json)
-    if windowed:
-        print(windows_in_words(windowed), file=sys.stderr)
-    return FAILED_CHECKS if failed else DONE
+    def _open(self) -> Scorer:
+        """Load the judge; one that shall give intervals must have some."""
+        scorer = self.open_scorer(self.judge, self.batch_size)
+        if self.level is not None:
+            scorer.require_calibration()
+        return scorer
 
+    def _score_pair(self, context: str, response: str) -> int:
+        """Print the scores of a pair."""
+        scorer, heard = self._open(), _context(context)
+        from ..batch_scoring.scores import flat_scores, score_columns
+        from ..models.calibration import DEFAULT_LEVEL
 
-def _context(options: argparse.Namespace) -> str | None:
-    if options.context == "":  # an unset variable of a shell
-        raise UserError("context: an empty path; expected a file, or - for no context")
-    return None if options.context == "-" else options.context
-
-
-def _score_pair(options: argparse.Namespace) -> int:
-    from ..batch_scoring.scores import flat_scores, score_columns
-    from ..models.calibration import DEFAULT_LEVEL
-
-    scorer, level = open_scorer(options), options.level or DEFAULT_LEVEL
-    context = _context(options)
-    assessment = scorer.assess(context, options.response, situation=options.situation, level=level)
-    if options.json:
-        print(json.dumps(flat_scores(assessment, score_columns(scorer)), allow_nan=False))
+        level = self.level or DEFAULT_LEVEL
+        assessment = scorer.assess(heard, response, situation=self.situation, level=level)
+        if self.json:
+            print(json.dumps(flat_scores(assessment, score_columns(scorer)), allow_nan=False))
+            return DONE
+        for dimension in scorer.dimensions:
+            scale = f"({dimension.minimum:g} to {dimension.maximum:g})"
+            score = assessment.scores[dimension.name]
+            print(f"{dimension.name} {score.score:.3f} {scale}{score.in_words(level)}")
+        if assessment.windows > 1:
+            print(_in_windows(assessment), file=sys.stderr)
+        for caution in assessment.warnings:
+            print(f"warning: {caution.text}", file=sys.stderr)
         return DONE
-    for dimension in scorer.dimensions:
-        scale = f"({dimension.minimum:g} to {dimension.maximum:g})"
-        score = assessment.scores[dimension.name]
-        print(f"{dimension.name} {score.score:.3f} {scale}{score.in_words(level)}")
-    if assessment.windows > 1:
-        print(_in_windows(assessment), file=sys.stderr)
-    for caution in assessment.warnings:
-        print(f"warning: {caution.text}", file=sys.stderr)
-    return DONE
+
+    def _score_into_file(self, manifest: Path, out: Path) -> int:
+        """Write the scores of a manifest, or go on with them."""
+        from ..models.hub import require_judge
+
+        judge = Path(self.judge)
+        require_judge(judge, self.backbone)
+        from ..batch_scoring.job import Job
+        from ..batch_scoring.run import make_engine, score_manifest
+
+        settings = {**self.placing(), "batch_size": self.batch_size}
+        del settings["device"]  # each worker has its own
+        job = Job(judge, manifest, out, self.level, self.checksums, self.audio_root, settings)
+        launch = find_launch()
+        engine = make_engine(self.engine, launch, self.device, self.workers)
+        summary = score_manifest(job, engine, launch, self.restart, self.overwrite)
+        if summary is None:  # rank 0 reports the result
+            return DONE
+        if launch.rank == 0:
+            print(json.dumps(asdict(summary), indent=2, ensure_ascii=False) if self.json else summary.in_words())
+        return FAILED_CHECKS if summary.failed else DONE
+
+
+def _context(clip: str | None) -> str | None:
+    if clip == "":  # an unset variable of a shell
+        raise UserError("context: an empty path; expected a file, or - for no context")
+    return None if clip == "-" else clip
 
 
 def _in_windows(found: Assessment) -> str:
     return f"heard in {found.windows} windows, {found.seconds:.1f} s of response"
 
 
-def open_scorer(options: argparse.Namespace) -> Scorer:
-    """Load the judge of a command; commands differ in the options that they have. A wrong name of the judge is reported
-    before torch is loaded."""
-    from ..models.hub import require_judge
-
-    require_judge(Path(options.judge), options.backbone)
-    from ..scorer import Scorer
-
-    scorer = Scorer.from_pretrained(options.judge, device=options.device, **chosen(options, *_SETTINGS))
-    if getattr(options, "level", None) is not None:
-        scorer.require_calibration()
-    return scorer
-
-
-def _score_into_file(options: argparse.Namespace) -> int:
-    from ..batch_scoring.job import Job
-    from ..batch_scoring.run import make_engine, score_manifest
-
-    judge, manifest, out = (Path(path) for path in (options.judge, options.manifest, options.out))
-    job_options = chosen(options, "level", "checksums", "audio_root")
-    job = Job(judge, manifest, out, **job_options, settings=chosen(options, *_SETTINGS))
-    launch = find_launch()
-    engine = make_engine(options.engine, launch, options.device, options.workers)
-    summary = score_manifest(job, engine, launch, options.restart, options.overwrite)
-    if summary is None:  # rank 0 reports the result
-        return DONE
-    if launch.rank == 0:
-        print(json.dumps(asdict(summary), indent=2, ensure_ascii=False) if options.json else summary.in_words())
-    return FAILED_CHECKS if summary.failed else DONE
-
-
-def rank(options: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class Rank(Printing, Hearing):
     """Put several responses to one context in order, the best first.
 
     The order follows the place of the score on its scale; of several dimensions all count equally, or those of --by.
@@ -150,29 +188,50 @@ def rank(options: argparse.Namespace) -> int:
     probability that people prefer it to the next one, or see no difference. With --max-error 0.1 a verdict is given
     only where at most 10 % of such verdicts are wrong; otherwise it is undecided. Of two responses a line says which
     one people prefer.
+
+    Attributes:
+        judge: judge folder or run folder
+        context: context clip; - for none
+        responses (response): response clips
+        situation: text about the situation, as raters were given it
+        by (DIMENSION): what counts, equally (default: all dimensions)
+        max_error: say which of two neighbours is better only where at most this share is wrong (default: the likeliest)
     """
-    scorer = open_scorer(options)
-    names = scorer.dimension_names(options.by)
-    if options.max_error is not None:
-        scorer.compared_on(names)
-    context = _context(options)
-    ranked = scorer.rank(context, options.responses, situation=options.situation, by=options.by)
-    beside = scorer.beside_next(ranked, names, options.max_error)
-    if options.json:
-        rows = [_ranked_row(options.responses[item.index], place, item) for place, item in enumerate(ranked, start=1)]
-        print(json.dumps([{**row, "over_next": odds and asdict(odds)} for row, odds in zip(rows, beside, strict=True)]))
-    else:
-        dimensions = [dimension.name for dimension in scorer.dimensions]
-        table = _ranked_table(options.responses, ranked, dimensions, beside)
-        say(table, stderr=False)
-        if len(ranked) == 2 and (odds := beside[0]) is not None:
-            first, second = (options.responses[item.index] for item in ranked)
-            preferred = {"better": f"prefer {first}", "worse": f"prefer {second}"}.get(odds.verdict, odds.verdict)
-            print(
-                f"{preferred}: of people {odds.better:.0%} prefer {first}, {odds.worse:.0%} {second}, and "
-                f"{odds.no_difference:.0%} see no difference"
-            )
-    return DONE if all(item.merit is not None for item in ranked) else FAILED_CHECKS
+
+    EXAMPLE: ClassVar[str] = "judge context.wav take1.wav take2.wav take3.wav"
+
+    judge: str
+    context: str
+    responses: Sequence[str]
+    _: KW_ONLY
+    situation: str | None = None
+    by: Sequence[str] | None = None
+    max_error: Annotated[float, any_number, (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)] | None = None
+
+    def run(self) -> int:
+        scorer = self.open_scorer(self.judge)
+        names = scorer.dimension_names(self.by)
+        if self.max_error is not None:
+            scorer.compared_on(names)
+        context = _context(self.context)
+        ranked = scorer.rank(context, self.responses, situation=self.situation, by=self.by)
+        beside = scorer.beside_next(ranked, names, self.max_error)
+        if self.json:
+            rows = [_ranked_row(self.responses[item.index], place, item) for place, item in enumerate(ranked, start=1)]
+            found = [{**row, "over_next": odds and asdict(odds)} for row, odds in zip(rows, beside, strict=True)]
+            print(json.dumps(found))
+        else:
+            dimensions = [dimension.name for dimension in scorer.dimensions]
+            table = _ranked_table(self.responses, ranked, dimensions, beside)
+            say(table, stderr=False)
+            if len(ranked) == 2 and (odds := beside[0]) is not None:
+                first, second = (self.responses[item.index] for item in ranked)
+                preferred = {"better": f"prefer {first}", "worse": f"prefer {second}"}.get(odds.verdict, odds.verdict)
+                print(
+                    f"{preferred}: of people {odds.better:.0%} prefer {first}, {odds.worse:.0%} {second}, and "
+                    f"{odds.no_difference:.0%} see no difference"
+                )
+        return DONE if all(item.merit is not None for item in ranked) else FAILED_CHECKS
 
 
 def _ranked_row(response: str, place: int, own: Ranked) -> dict[str, Any]:
@@ -221,65 +280,152 @@ def _ranked_table(
     return table
 
 
-def explain(options: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class Explain(Printing, Hearing):
     """Which seconds of a context and a response cost the score.
 
     Windows of one clip are edited, and the pair is scored again (occlusion): by the noise floor near them, by speech of
     one pitch and loudness, and by neutral delivery, which a vocoder makes. A stretch is named if it moves the score by
     more than chance does (permutations of the windows) and by 5 % of the scale, or 15 % if for the better.
+
+    Attributes:
+        judge: judge folder or run folder
+        context: context clip; - for none
+        response: response clip
+        situation: text about the situation, as raters were given it
+        window (SECONDS): of a stretch, 0.25 to 1
+        page (FILE): write a page (HTML) with players that jump to a stretch
+        seed: of noise and permutations
     """
-    page = Path(options.page) if options.page else None
-    with writing("explain", page.parent, page.name) if page else nullcontext():
-        scorer = open_scorer(options)
-        from ..eval.explain import explain as explained
 
-        context = _context(options)
-        clips = context, options.response
-        explanation = explained(scorer, *clips, situation=options.situation, window=options.window, seed=options.seed)
-        if page:
-            from ..eval.pages.explanation import write_page
+    EXAMPLE: ClassVar[str] = "judge context.wav response.wav --page why.html"
 
-            write_page(explanation, *clips, options.judge, page)
-    if options.json:
-        print(json.dumps(asdict(explanation), allow_nan=False))
+    judge: str
+    context: str
+    response: str
+    _: KW_ONLY
+    situation: str | None = None
+    window: AnyNumber = 0.4
+    page: str | None = None
+    seed: Seed = 0
+
+    def run(self) -> int:
+        page = Path(self.page) if self.page else None
+        with writing("explain", page.parent, page.name) if page else nullcontext():
+            scorer = self.open_scorer(self.judge)
+            from ..eval.explain import explain as explained
+
+            context = _context(self.context)
+            clips = context, self.response
+            explanation = explained(scorer, *clips, situation=self.situation, window=self.window, seed=self.seed)
+            if page:
+                from ..eval.pages.explanation import write_page
+
+                write_page(explanation, *clips, self.judge, page)
+        if self.json:
+            print(json.dumps(asdict(explanation), allow_nan=False))
+            return DONE
+        for curve in explanation.curves:
+            print(f"{curve.clip}, {curve.dimension} {explanation.scores[curve.dimension]:.2f}:")
+            for stretch in (*curve.worst, *curve.best):
+                print(f"  {stretch.reason}")
+            if not curve.worst and not curve.best:
+                print(f"  nothing stands out; {curve.lowest} add the fewest points")
         return DONE
-    for curve in explanation.curves:
-        print(f"{curve.clip}, {curve.dimension} {explanation.scores[curve.dimension]:.2f}:")
-        for stretch in (*curve.worst, *curve.best):
-            print(f"  {stretch.reason}")
-        if not curve.worst and not curve.best:
-            print(f"  nothing stands out; {curve.lowest} add the fewest points")
-    return DONE
 
 
-def serve(options: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What nobody may exceed; `serving.settings` checks it.
+
+    Attributes:
+        max_queue (PAIRS): that wait; beyond, requests are refused with 429
+        max_wait (SECONDS): that the judge waits for others to score together
+        max_bytes (BYTES): of a request; more is cut with 413
+        concurrency (REQUESTS): that are received and decoded at once; beyond, 429
+        decoders (PROCESSES): that decode
+        decode_seconds (SECONDS): to decode a clip; beyond, it is refused
+        body_seconds (SECONDS): to receive a request; beyond, 408
+        idle_seconds (SECONDS): of silence while a request is received; beyond, 408
+        request_seconds (SECONDS): from the last byte of a request to its answer; beyond, 504
+        kept_bytes (BYTES): of audio states in memory, for clips that come again
+        drain_seconds (SECONDS): at least that requests are refused with 503 after SIGTERM
+        grace_seconds (SECONDS): at most from SIGTERM to the end; who waits then is cut off
+        max_seconds (SECONDS): of a clip (default: ten times what the backbone hears at once; with --no-windows once)
+    """
+
+    TITLE: ClassVar[str] = "limits"
+
+    max_queue: Whole = 128
+    max_wait: Seconds = 0.005
+    max_bytes: Whole = 32 * 2**20
+    concurrency: Whole = 256
+    decoders: Whole = 2
+    decode_seconds: Seconds = 10.0
+    body_seconds: Seconds = 60.0
+    idle_seconds: Seconds = 10.0
+    request_seconds: Seconds = 60.0
+    kept_bytes: Whole = 128 * 2**20
+    drain_seconds: Seconds = 2.0
+    grace_seconds: Seconds = 25.0
+    max_seconds: Seconds | None = None
+
+
+@dataclass(frozen=True)
+class Serve(Limits, Loading):
     """Serve a judge over HTTP, with a page to try it.
 
     POST /v1/score takes a form with the files `response` and `context` and answers with JSON; /openapi.json describes
     it and all the rest. Requests that come together are scored together. A full queue refuses (429), a slow or large
     upload is cut (408, 413). SIGTERM lets in nobody new (503) and ends when all the others have their answers.
     If the environment variable EMPATHY_JUDGE_TOKEN is set, clients must send it as a bearer token: printable ASCII.
+
+    Attributes:
+        judge: judge folder or run folder
+        host: address to listen on; 0.0.0.0 = all
+        port: 0 = any that is free
+        allowed_hosts (NAME): names by which clients ask, such as that of a proxy, beside localhost, --host and IP
+            addresses; '*' = any (default: none, or with a token any)
+        batch_size (PAIRS): most pairs scored together
+        open_metrics: /metrics needs no token, where there is one (default: it does)
     """
-    for name in _SERVING_EXTRA:
-        if importlib.util.find_spec(name) is None:
-            raise UserError(f"serve: {name} is not installed; pip install 'empathy-judge[serve]'")
-    from ..models.hub import require_judge
-    from ..serving.settings import ServiceSettings, listen, read_settings, return_memory
 
-    return_memory()  # before threads have heaps of their own
-    folder = Path(options.judge)
-    settings = read_settings(name=folder.resolve().name, **chosen(options, *ServiceSettings.model_fields))
-    require_judge(folder, options.backbone)
-    listener = listen(options.host, options.port)
-    # from here on it takes seconds
-    from ..scorer import Scorer
-    from ..serving.app import create_app
-    from ..serving.records import log_json
-    from ..serving.running import run
+    EXAMPLE: ClassVar[str] = "judge --port 8000"
 
-    def load() -> Scorer:
-        return Scorer.from_pretrained(folder, **chosen(options, "device", "kept_bytes", *_SETTINGS))
+    judge: str
+    _: KW_ONLY
+    host: str = "127.0.0.1"
+    port: Port = 8000
+    allowed_hosts: Sequence[str] = ()
+    batch_size: Whole = 16
+    open_metrics: bool = False
 
-    log_json()
-    run(create_app(load, settings), listener)
-    return DONE
+    def run(self) -> int:
+        for name in _SERVING_EXTRA:
+            if importlib.util.find_spec(name) is None:
+                raise UserError(f"serve: {name} is not installed; pip install 'empathy-judge[serve]'")
+        from ..models.hub import require_judge
+        from ..serving.settings import listen, read_settings, return_memory
+
+        return_memory()  # before threads have heaps of their own
+        folder = Path(self.judge)
+        limits = {limit.name: getattr(self, limit.name) for limit in fields(Limits) if limit.name != "kept_bytes"}
+        settings = read_settings(
+            name=folder.resolve().name, host=self.host, allowed_hosts=tuple(self.allowed_hosts), windows=self.windows,
+            open_metrics=self.open_metrics, **limits,
+        )  # fmt: skip
+        require_judge(folder, self.backbone)
+        listener = listen(self.host, self.port)
+        # from here on it takes seconds
+        from ..scorer import Scorer
+        from ..serving.app import create_app
+        from ..serving.records import log_json
+        from ..serving.running import run
+
+        def load() -> Scorer:
+            how = self.placing()
+            return Scorer.from_pretrained(folder, batch_size=self.batch_size, kept_bytes=self.kept_bytes, **how)
+
+        log_json()
+        run(create_app(load, settings), listener)
+        return DONE

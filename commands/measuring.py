@@ -2,272 +2,275 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ..data_modules.errors import UserError
 from ..data_modules.written import writing
-from . import DONE, FAILED_CHECKS, chosen, first_given, tell
-from .judges import open_scorer
+from . import DONE, FAILED_CHECKS
+from .options import Recorded, first_given
+from .shared import Asking, Data, Draws, Intervals, Loading, Printing, Split
+from .tables import TableOptions
+from .values import OutputFolder, SplitName, Whole
 
 if TYPE_CHECKING:
-    from ..eval.frame import Frame
     from ..eval.judges.opening import Opened
 
-_LOADING = ("device", "backbone", "quantization", "cache", "windows", "budget", "answers")
 
+@dataclass(frozen=True, kw_only=True)
+class HowToMeasure(Split, Intervals, Asking, Recorded):
+    """How `evaluate` and `compare` measure.
 
-def evaluate(options: argparse.Namespace) -> int:
-    """Measure one judge against the raters of a split."""
-    from ..eval.judge_names import require_judges
+    Attributes:
+        probes (NAME): listening checks, each one more pass of the judge: names, all, or none (default: response_only,
+            context_swapped, silent, flat_prosody, low_pass)
+        slices (COLUMN): what to slice the report by, such as response_speaker or tag:cue (default: setting, system_id,
+            language and all tags)
+        cluster: what intervals and tests keep whole
+    """
 
-    if options.dry_run:
-        _open([options.judge], options)
+    probes: Sequence[str] | None = None
+    slices: Sequence[str] | None = None
+    cluster: Literal["group_id", "context_speaker", "response_speaker", "system_id"] = "group_id"
+
+    def listening_checks(self) -> Sequence[str] | Literal["all"] | None:
+        """What ``--probes`` says."""
+        return "all" if self.probes == ["all"] else () if self.probes == ["none"] else self.probes
+
+    def show_plan(self, judges: Sequence[str], data: str) -> int:
+        """Say what a dry run says."""
+        _open(judges, data, self.split, self.seed, self, self.listening_checks())
         return DONE
-    require_judges([options.judge], options.backbone)
-    if options.explain and not Path(options.judge).is_dir():
-        raise UserError(f"--explain with judge {options.judge}; expected the folder of a judge or of a run")
-    with writing("evaluate", options.out):  # the imports take seconds
-        from ..eval.evaluate import evaluate as measure
-        from ..eval.views import evaluation_views
-
-        judge = open_scorer(options) if options.explain else options.judge  # one load for both
-        measured = measure(judge, options.data, **_how_to_measure(options))
-        if options.explain:
-            from ..eval.pages.explanation import explain_worst
-
-            explain_worst(measured, judge, options.out)
-        measured.save(options.out)
-    where = f"report: {options.out / 'index.html'}"
-    tell(options, measured.report, lambda report: [*evaluation_views(report), where])
-    scored = sum(dimension["n_items"] for dimension in measured.report["dimensions"].values())
-    return DONE if scored else FAILED_CHECKS
 
 
-def compare(options: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class Evaluate(Printing, Data, HowToMeasure):
+    """Measure one judge against the raters of a split.
+
+    Attributes:
+        judge: judge folder, run folder, openai:MODEL, gemini:MODEL (with settings, as in
+            openai:gpt-audio-1.5,samples=5), scores:FILE, human:RATER (one rater against the others),
+            probe:JUDGE_OR_BACKBONE (a regression on what the frozen backbone hears), or a baseline: acoustic,
+            acoustic:egemaps, text, random, constant
+        json: print JSON (documented in eval/results.py)
+        out: folder of the report
+        explain: also explain the largest disagreements (judge folders), see explain
+    """
+
+    EXAMPLE: ClassVar[str] = "runs/first --data data --out report"
+
+    judge: str
+    _: KW_ONLY
+    out: OutputFolder = Path("report")
+    explain: bool = False
+
+    def run(self) -> int:
+        from ..eval.judge_names import require_judges
+
+        if self.dry_run:
+            return self.show_plan([self.judge], self.data)
+        require_judges([self.judge], self.backbone)
+        if self.explain and not Path(self.judge).is_dir():
+            raise UserError(f"--explain with judge {self.judge}; expected the folder of a judge or of a run")
+        with writing("evaluate", self.out):  # the imports take seconds
+            from ..eval.evaluate import evaluate as measure
+            from ..eval.views import evaluation_views
+
+            scorer = self.open_scorer(self.judge) if self.explain else None  # one load for both
+            measured = measure(
+                scorer or self.judge, self.data, split=self.split, slices=self.slices, probes=self.listening_checks(),
+                cluster=self.cluster, interval=self.interval, resamples=self.resamples, seed=self.seed,
+                command=self.command, **self.loading(),
+            )  # fmt: skip
+            if scorer:
+                from ..eval.pages.explanation import explain_worst
+
+                explain_worst(measured, scorer, self.out)
+            measured.save(self.out)
+        where = f"report: {self.out / 'index.html'}"
+        self.tell(measured.report, lambda report: [*evaluation_views(report), where])
+        scored = sum(dimension["n_items"] for dimension in measured.report["dimensions"].values())
+        return DONE if scored else FAILED_CHECKS
+
+
+@dataclass(frozen=True)
+class Compare(Printing, HowToMeasure, TableOptions):
     """Measure several judges on the same pairs, or with --table on the scores of a table.
 
     A table has one row per score, as `agreement` takes it; it answers which judge agrees best with the people over all
     dimensions, whether that is certain, and how far each is from the ceilings.
+
+    Attributes:
+        judges (JUDGE): judge folder, run folder, openai:MODEL, gemini:MODEL (with settings, as in
+            openai:gpt-audio-1.5,samples=5), scores:FILE, human:RATER (one rater against the others),
+            probe:JUDGE_OR_BACKBONE (a regression on what the frozen backbone hears), or a baseline: acoustic,
+            acoustic:egemaps, text, random, constant;
+            with --table names of annotators
+        json: print JSON (documented in eval/results.py)
+        data: folder of a pair dataset, or its address (hf://datasets/...)
+        table: table of scores by people and judges instead, without audio: see agreement
+        out: folder for index.html, comparison.json and comparison.md (with --data)
     """
-    if options.table is not None:
-        return _compare_table(options)
 
-    from ..eval.judge_names import require_judges
+    EXAMPLE: ClassVar[str] = "judge scores:gemini.csv constant --data data"
 
-    if options.dry_run:
-        _open(options.judges, options)
-        return DONE
-    require_judges(options.judges, options.backbone)
-    with writing("compare", options.out):
-        from ..eval.compare import compare as measure
-        from ..eval.views import comparison_views
+    judges: Sequence[str]
+    _: KW_ONLY
+    data: str | None = None
+    table: str | None = None
+    out: OutputFolder | None = None
 
-        comparison = measure(options.judges, options.data, **_how_to_measure(options))
-        for line in comparison.warnings:
-            print(f"warning: {line}", file=sys.stderr)
-        where = []
-        if options.out is not None:
-            comparison.save(options.out)
-            where.append(f"report: {options.out / 'index.html'}")
-    everything = {"reports": comparison.reports, "rankings": comparison.rankings}
-    tell(options, everything, lambda results: [*comparison_views(**results), *where])
-    without = [
-        report["judge"]
-        for report in comparison.reports
-        if not any(dimension["n_items"] for dimension in report["dimensions"].values())
-    ]
-    for judge in without:
-        print(f"{judge}: no pair has a score", file=sys.stderr)
-    return FAILED_CHECKS if without else DONE
+    def run(self) -> int:
+        if self.table is not None:
+            if self.data is not None:
+                raise UserError("argument --table: not allowed with argument --data; see empathy-judge compare --help")
+            return self._compare_table(self.table)
+        if self.data is None:
+            raise UserError("one of the arguments --data --table is required; see empathy-judge compare --help")
+
+        from ..eval.judge_names import require_judges
+
+        if self.dry_run:
+            return self.show_plan(self.judges, self.data)
+        require_judges(self.judges, self.backbone)
+        with writing("compare", self.out):
+            from ..eval.compare import compare as measure
+            from ..eval.views import comparison_views
+
+            comparison = measure(
+                self.judges, self.data, split=self.split, slices=self.slices, probes=self.listening_checks(),
+                cluster=self.cluster, interval=self.interval, resamples=self.resamples, seed=self.seed,
+                command=self.command, **self.loading(),
+            )  # fmt: skip
+            for line in comparison.warnings:
+                print(f"warning: {line}", file=sys.stderr)
+            where = []
+            if self.out is not None:
+                comparison.save(self.out)
+                where.append(f"report: {self.out / 'index.html'}")
+        everything = {"reports": comparison.reports, "rankings": comparison.rankings}
+        self.tell(everything, lambda results: [*comparison_views(**results), *where])
+        without = [
+            report["judge"]
+            for report in comparison.reports
+            if not any(dimension["n_items"] for dimension in report["dimensions"].values())
+        ]
+        for judge in without:
+            print(f"{judge}: no pair has a score", file=sys.stderr)
+        return FAILED_CHECKS if without else DONE
+
+    def _compare_table(self, table: str) -> int:
+        """Compare without audio."""
+        of_pairs = {"out": self.out, "probes": self.probes, "slices": self.slices, "dry_run": self.dry_run}
+        if unused := first_given(**of_pairs):
+            raise UserError(f"{unused} with --table; expected with --data")
+        clusters: dict[str, Literal["group", "system"]] = {"group_id": "group", "system_id": "system"}
+        if self.cluster not in clusters:
+            raise UserError(f"--cluster {self.cluster} with --table; expected {', '.join(clusters)}")
+        report = self.measure_table(table, self.judges, clusters[self.cluster])
+        from ..eval.views import table_comparison_views
+
+        return self.tell(report, table_comparison_views)
 
 
-def challenge(options: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class Challenge(Printing, Data, Split, Draws, Asking):
     """Measure a judge by the rules of a public challenge.
 
     aeq-bench: which of several responses to a context is the right one (AEQ-Bench, HumOmni track 1)? The score is
     (right questions + groups with all questions right) / (questions + groups). echomind: is the response to a voice
     scored above the response to another voice of the same script, in the same context?
+
+    Attributes:
+        name: whose rules
+        judge: judge folder, run folder, openai:MODEL, gemini:MODEL (with settings, as in
+            openai:gpt-audio-1.5,samples=5), scores:FILE, human:RATER (one rater against the others),
+            probe:JUDGE_OR_BACKBONE (a regression on what the frozen backbone hears), or a baseline: acoustic,
+            acoustic:egemaps, text, random, constant
+        split: which pairs (default: all)
     """
-    opened = _open([options.judge], options)
-    if options.dry_run:
-        return DONE
-    from ..eval.challenges import challenge as measured
-    from ..eval.challenges import challenge_views
 
-    settings = chosen(options, "split", "resamples", "seed")
-    report = measured(options.name, opened.judges[0], opened.dataset, **settings, provenance=opened.provenances[0])
-    return tell(options, report, challenge_views)
+    EXAMPLE: ClassVar[str] = "aeq-bench judge --data empathy-eval"
+
+    name: Literal["aeq-bench", "echomind"]
+    judge: str
+    _: KW_ONLY
+    split: SplitName = None
+
+    def run(self) -> int:
+        opened = _open([self.judge], self.data, self.split, self.seed, self)
+        if self.dry_run:
+            return DONE
+        from ..eval.challenges import challenge as measured
+        from ..eval.challenges import challenge_views
+
+        report = measured(
+            self.name, opened.judges[0], opened.dataset, split=self.split, resamples=self.resamples, seed=self.seed,
+            provenance=opened.provenances[0],
+        )  # fmt: skip
+        return self.tell(report, challenge_views)
 
 
-def stress(options: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class Stress(Printing, Data, Split, Draws, Loading):
     """Look for what raises a judge's score and should not, as a policy that is trained on it would.
 
     The responses of a split are changed so that nobody would rate them higher: silence after it, said twice, louder,
     breaths, a constant tone, a copy of the context, noise that is sought against the judge, and others. A change fails
     the check if the mean score rises by more than a quarter of a standard error of the judge and the interval is above
     0, over pairs that a reward is still given for. Exit code: 0 = nothing raises the score, 1 = something does.
+
+    Attributes:
+        judge: judge folder or run folder
+        checks (NAME): silence, twice, loop, louder, softer, breath, noise, hum, monotone, copy, adversarial (default:
+            all)
+        pairs: draw at most so many
+        out (DIR): folder for stress.json and results.csv
     """
-    with writing("stress", options.out):
-        scorer = open_scorer(options)
-        from ..data_modules.schema import PairDataset
-        from ..eval.results import write_results
-        from ..eval.stress import stress as look
-        from ..eval.stress import stress_frame, stress_views
 
-        settings = chosen(options, "split", "checks", "pairs", "resamples", "seed")
-        report = look(scorer, PairDataset.load(options.data), **settings)
-        if options.out is not None:
-            text = json.dumps(report, indent=2, allow_nan=False)
-            write_results("stress", options.out, {"results.csv": stress_frame(report), "stress.json": text})
-    tell(options, report, stress_views)
-    return FAILED_CHECKS if report["raised"] else DONE
+    EXAMPLE: ClassVar[str] = "demo/judge --data demo/data"
 
+    judge: str
+    _: KW_ONLY
+    checks: Sequence[str] | None = None
+    pairs: Whole = 100
+    out: OutputFolder | None = None
 
-def agreement(options: argparse.Namespace) -> int:
-    """Measure people and judges on a table of scores, without audio.
+    def run(self) -> int:
+        with writing("stress", self.out):
+            scorer = self.open_scorer(self.judge)
+            from ..data_modules.schema import PairDataset
+            from ..eval.results import write_results
+            from ..eval.stress import stress as look
+            from ..eval.stress import stress_frame, stress_views
 
-    The table has one row per score: item, annotator, dimension, score, and where there are, dataset, group (items that
-    are not independent: intervals draw whole groups) and system. Empty scores are missing ones.
-    """
-    report = _measure_table(options, options.cluster, pairs=options.pairs, kappa_weights=options.kappa_weights)
-    from ..eval.views import agreement_views
-
-    return tell(options, report, agreement_views)
-
-
-def plan(options: argparse.Namespace) -> int:
-    """Say how many items and ratings a measurement of judges needs.
-
-    From a pilot: a table with one row per score, as `agreement` takes it, or the folder of a pair dataset; both with
-    ratings per rater. Or from assumed variances. For every number of items and raters: noise ceiling, leave-one-out
-    agreement, standard error of a judge's Spearman, power to tell two judges apart, and cost. With --learning also what
-    a judge learns from so many pairs.
-    """
-    from ..eval.plan import assumed_pilot, make_plan, pilot_from, plan_views, save_plan
-
-    if (options.pilot is None) == (not options.variance):
-        raise UserError("expected either a pilot (a table or the folder of a pair dataset) or --variance")
-    pilot_only = ("judges", "column", "annotators", "exclude", "dimension")
-    if unused := first_given(options, *(("group_size",) if options.pilot is not None else pilot_only)):
-        raise UserError(f"{unused} with {'--variance' if options.pilot is None else 'a pilot'}; expected one of them")
-    with writing("plan", options.out):
-        if options.pilot is None:
-            pilot = assumed_pilot(_variances(options.variance), options.group_size or 1)
-        else:
-            pilot = pilot_from(_pilot_frame(options), options.dimension, options.resamples, options.seed)
-        assumed = chosen(options, "items", "raters", "agreement", "difference", "power", "between", "price")
-        report = make_plan(pilot, **assumed)
-        if options.learning is not None:
-            report["learning"] = _learning_curve(options)
-        where = []
-        if options.out is not None:
-            save_plan(report, options.out)
-            where.append(f"picture: {options.out / 'plan.png'}")
-    return tell(options, report, lambda report: [*plan_views(report), *where])
+            report = look(
+                scorer, PairDataset.load(self.data), split=self.split, checks=self.checks, pairs=self.pairs,
+                resamples=self.resamples, seed=self.seed,
+            )  # fmt: skip
+            if self.out is not None:
+                text = json.dumps(report, indent=2, allow_nan=False)
+                write_results("stress", self.out, {"results.csv": stress_frame(report), "stress.json": text})
+        self.tell(report, stress_views)
+        return FAILED_CHECKS if report["raised"] else DONE
 
 
-def _learning_curve(options: argparse.Namespace) -> Any:
-    """What ``--learning`` adds to a plan."""
-    from ..data_modules.schema import PairDataset
-    from ..eval.judges.baselines.probe import learning_curve
-
-    if options.pilot is None or not Path(options.pilot).is_dir():
-        raise UserError("--learning without clips; expected the folder of a pair dataset as pilot")
-    dataset = PairDataset.load(options.pilot)
-    return learning_curve(options.learning, dataset, resamples=options.resamples, seed=options.seed)
-
-
-def _variances(texts: Sequence[str]) -> dict[str, float]:
-    """What ``--variance`` says."""
-    from ..data_modules.numerals import parse_number
-    from ..data_modules.tables import set_once
-
-    variances: dict[str, float] = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        try:
-            variance = parse_number(value)
-        except ValueError:
-            raise UserError(f"--variance {text!r}: expected NAME=NUMBER, such as item=0.6") from None
-        set_once(variances, name, variance, f"--variance {text!r}")
-    return variances
-
-
-def _pilot_frame(options: argparse.Namespace) -> Frame:
-    """The ratings of a pilot, from a dataset or a table."""
-    from dataclasses import replace
-
-    from ..data_modules.tables import parse_mapping
-    from ..eval.frame import Frame, read_frame
-
-    if not Path(options.pilot).is_dir():
-        table = read_frame(options.pilot, parse_mapping(options.column, "--column"))
-        selected = table.select(options.annotators, options.exclude)
-        selected.check(options.judges, "--judges")
-        return replace(selected, rows=selected.rows.assign(is_judge=selected.rows["rater_id"].isin(options.judges)))
-    from ..data_modules.schema import PairDataset
-
-    if options.judges or options.column:
-        raise UserError("--judges and --column with a dataset; expected with a table")
-    dataset = PairDataset.load(options.pilot)
-    clusters = {pair.pair_id: pair.group_id for pair in dataset.pairs}
-    return Frame.of_dataset(dataset, {}, clusters).select(options.annotators, options.exclude)
-
-
-def _compare_table(options: argparse.Namespace) -> int:
-    """`compare` without audio."""
-    if unused := first_given(options, "out", "probes", "slices", "dry_run"):
-        raise UserError(f"{unused} with --table; expected with --data")
-    clusters: dict[str, Literal["group", "system"]] = {"group_id": "group", "system_id": "system"}
-    if options.cluster not in clusters:
-        raise UserError(f"--cluster {options.cluster} with --table; expected {', '.join(clusters)}")
-    report = _measure_table(options, clusters[options.cluster])
-    from ..eval.views import table_comparison_views
-
-    return tell(options, report, table_comparison_views)
-
-
-def _measure_table(options: argparse.Namespace, cluster: Literal["group", "system"], **more: Any) -> dict[str, Any]:
-    """What `agreement_table.measure_agreement` finds in the table of the options."""
-    from ..data_modules.tables import parse_mapping
-    from ..eval.agreement_table import measure_agreement
-    from ..eval.frame import read_frame
-
-    table = read_frame(options.table, parse_mapping(options.column, "--column"))
-    selected = table.select(options.annotators, options.exclude)
-    return measure_agreement(
-        selected,
-        options.judges,
-        cluster=cluster,
-        left_out=[name for name in table.annotators if name not in selected.annotators],
-        **chosen(options, "interval", "resamples", "seed", "command"),
-        **more,
-    )
-
-
-def _open(judges: Sequence[str], options: argparse.Namespace) -> Opened:
-    """The judges of the options, and what they are measured on."""
+def _open(
+    judges: Sequence[str],
+    data: str,
+    split: str | None,
+    seed: int,
+    asking: Asking,
+    probes: Sequence[str] | Literal["all"] | None = None,
+) -> Opened:
+    """The judges of a command, and what they are measured on."""
     from ..eval.judge_names import require_judges
 
-    require_judges(judges, options.backbone)
+    require_judges(judges, asking.backbone)
     from ..eval.judges.opening import open_judges
 
-    probes = _probes(options.probes) if "probes" in options else None
-    loading: Any = chosen(options, *_LOADING)
-    return open_judges(judges, options.data, options.split, options.seed, probes, loading, options.dry_run)
-
-
-def _how_to_measure(options: argparse.Namespace) -> dict[str, Any]:
-    """What the options of `evaluate` and `compare` say in common."""
-    names = ("split", "slices", "cluster", "interval", "resamples", "seed", "command", *_LOADING)
-    return chosen(options, *names) | {"probes": _probes(options.probes)}
-
-
-def _probes(names: Sequence[str] | None) -> Sequence[str] | Literal["all"] | None:
-    """What ``--probes`` says."""
-    return "all" if names == ["all"] else () if names == ["none"] else names
+    return open_judges(judges, data, split, seed, probes, asking.loading(), asking.dry_run)

@@ -55,28 +55,22 @@ def delivery_table(of: Literal["clip", "frames"]) -> str:
 def commands_page() -> str:
     """Every command with its options, as Markdown."""
     from empathy_judge.cli import COMMANDS
-    from empathy_judge.commands.options import build_parser
+    from empathy_judge.commands.options import parser_of
 
-    parser = build_parser(COMMANDS)
-    (subparsers,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     sections = []
-    for name, one in subparsers.choices.items():
+    for name, command in COMMANDS.items():
         if name == "import":
             sections.append(_import_section())
         elif name == "train":
             sections.append(_train_section())
         else:
-            sections.append("\n".join([f"## {name}", "", *_about(one)]))
+            sections.append("\n".join([f"## {name}", "", *_about(parser_of(name, command))]))
     return "\n\n".join(sections)
 
 
 def _about(parser: argparse.ArgumentParser) -> Iterator[str]:
     """Description, options and example of a parser."""
-    description = parser.description or ""
-    if parser.formatter_class is argparse.RawDescriptionHelpFormatter:  # its layout means something
-        yield from (_markdown(description), "")
-    elif description:
-        yield from (_prose(description.split("\n\n")), "")
+    yield from (_markdown(parser.description or ""), "")
     for group in parser._action_groups:
         actions = [action for action in group._group_actions if not isinstance(action, argparse._HelpAction)]
         if not actions:
@@ -145,7 +139,7 @@ def _escaped(text: str) -> str:
 
 
 def _import_section() -> str:
-    from empathy_judge.commands.options import import_parser, source_parser
+    from empathy_judge.commands.data import import_parser, source_parser
     from empathy_judge.data_modules import importers
 
     names = list(importers.SOURCES)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from empathy_judge.cli import COMMANDS, main
-from empathy_judge.commands import shared_options as kinds
-from empathy_judge.commands.options import build_parser, source_parser
+from empathy_judge.commands import values as kinds
+from empathy_judge.commands.data import source_parser
+from empathy_judge.commands.options import parser_of
 from empathy_judge.data_modules import importers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -166,8 +167,7 @@ def actions(name: str) -> list[argparse.Action]:
         source = name.removeprefix("import ")
         parser = source_parser(source, importers.load(source))
     else:
-        (commands,) = (action for action in build_parser(COMMANDS)._actions if isinstance(action.choices, dict))
-        parser = commands.choices[name]
+        parser = parser_of(name, COMMANDS[name])
     return [action for action in parser._actions if action.dest not in ("help", "push_to_hub")]
 
 
@@ -183,6 +183,7 @@ BAD_VALUES = {
 @pytest.mark.parametrize("name", [*GOOD, "demo"])
 def test_a_value_out_of_the_range_of_its_kind_is_refused_wherever_it_stands(name, places, tmp_path, capsys):
     for action in actions(name):
+        assert action.help, action.dest
         assert action.type is kinds.output_folder or action.dest not in ("out", "page") or name in ("score", "explain")
         for value in BAD_VALUES.get(action.type, ()):
             words = shlex.split(GOOD.get(name, ""))

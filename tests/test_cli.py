@@ -17,8 +17,11 @@ from typing import Any
 
 import pytest
 import torch
-from empathy_judge.cli import COMMANDS, main
-from empathy_judge.commands.options import build_parser
+from empathy_judge.cli import COMMANDS, main, options_of
+from empathy_judge.commands.judges import Score
+from empathy_judge.commands.measuring import Compare
+from empathy_judge.commands.tables import Plan
+from empathy_judge.commands.training import Recipes
 from safetensors import SafetensorError
 from torch.distributed import DistNetworkError
 
@@ -128,7 +131,7 @@ def test_a_name_that_cannot_be_had_is_told_before_torch_is_loaded(judge_folder, 
         assert line.startswith(f"error: {message}"), words
 
 
-@pytest.mark.parametrize("name", ["import", *COMMANDS])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "train"])
 def test_every_command_has_help_with_an_example_and_prints_json(name, capsys):
     with pytest.raises(SystemExit) as found:
         main([name, "--help"])
@@ -184,8 +187,23 @@ def test_bad_words_are_one_line_that_helps(words, message, capsys):
 
 @pytest.mark.parametrize("words", ["J --device cpu - a.wav", "--level 0.9 J - --json a.wav", "J - a.wav --device cpu"])
 def test_options_may_stand_anywhere(words):
-    given = build_parser(COMMANDS).parse_args(["score", *words.split()])
+    given = options_of(["score", *words.split()])
+    assert isinstance(given, Score)
     assert (given.judge, given.context, given.response) == ("J", "-", "a.wav")
+
+
+def test_a_command_is_the_same_object_in_python(capsys):
+    words = ["plan", "--variance", "item=0.6", "residual=0.5", "--items", "40", "80", "--price", "0.2", "--json"]
+    same = Plan(variance=["item=0.6", "residual=0.5"], items=[40, 80], price=0.2, json=True)
+    assert options_of(words) == same
+    printed = output_of(capsys, *words)
+    assert same.run() == 0
+    assert capsys.readouterr().out == printed
+    assert options_of(["plan", "pilot.csv"]) == Plan("pilot.csv")  # defaults are those of the class
+    assert options_of(["recipes"]) == Recipes()
+    compared = options_of(["compare", "constant", "random", "--data", "d", "--split", "all", "--no-windows"])
+    command = "empathy-judge compare constant random --data d --split all --no-windows"
+    assert compared == Compare(["constant", "random"], data="d", split=None, windows=False, command=command)
 
 
 # ---------------------------------------------------------------- what the machine refuses
@@ -224,7 +242,7 @@ def test_what_no_part_expected_is_one_line_too(error, code, line, capfd, monkeyp
         """Fail."""
         raise error if isinstance(error, BaseException) else error()
 
-    monkeypatch.setitem(COMMANDS, "doctor", run)
+    monkeypatch.setattr(COMMANDS["doctor"], "run", run)
     monkeypatch.setattr("empathy_judge.cli._close_output", lambda: None)
     assert main(["doctor"]) == code
     said = capfd.readouterr().err
@@ -274,7 +292,7 @@ def test_ctrl_c_ends_also_in_an_import_that_catches_it(caught, tmp_path):
         "    'Import.'\n"
         "    import heavy\n"
         "    return 0\n"
-        "COMMANDS['doctor'] = run\n"
+        "COMMANDS['doctor'].run = run\n"
         "sys.exit(main(['doctor']))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

@@ -5,7 +5,6 @@ That all others are understood by their parsers is the matter of `test_docs`.
 
 from __future__ import annotations
 
-import argparse
 import errno
 import hashlib
 import io
@@ -22,8 +21,9 @@ import httpx
 import pandas as pd
 import pytest
 from empathy_judge import Scorer, demo
-from empathy_judge.cli import COMMANDS, main
-from empathy_judge.commands.options import build_parser
+from empathy_judge.cli import main, options_of
+from empathy_judge.commands.judges import Serve
+from empathy_judge.commands.options import Command
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.views import evaluation_views
 from empathy_judge.models import three_way
@@ -156,8 +156,9 @@ def _vendor(request: Request) -> Response:
 
 
 @contextmanager
-def _serving(options: argparse.Namespace) -> Iterator[str]:
+def _serving(options: Command) -> Iterator[str]:
     """The service of these options, on a port that is free; its address."""
+    assert isinstance(options, Serve)
     with live(Scorer.from_pretrained(options.judge, device="cpu")) as service:
         yield service.url
 
@@ -198,7 +199,7 @@ def test_commands_run_in_order(workplace, monkeypatch, capsys):
                 continue
             assert program == "empathy-judge", command
             if arguments[0] == "serve":  # it would serve until it is told to stop
-                service = stack.enter_context(_serving(build_parser(COMMANDS).parse_args(arguments)))
+                service = stack.enter_context(_serving(options_of(arguments)))
                 continue
             assert main(arguments) == 0, command
             if "compare" in command and "--dry-run" in command:

@@ -68,7 +68,7 @@ def test_from_score_to_the_network(judge_folder, dataset_folder, watch, capsys):
     assert lines[1].endswith(",ok")
     manifest.unlink()
     (path,) = seen
-    check("score", path[path.index("commands/judges.py: score") :])
+    check("score", path[path.index("commands/judges.py: run") :])
 
 
 def test_from_a_worker_to_the_network(judge_folder, dataset_folder, tmp_path, watch):
@@ -102,9 +102,9 @@ def test_from_a_request_to_the_network(judge_folder, dataset_folder, watch):
 
 @pytest.mark.slow
 def test_from_train_to_the_loss(train_arguments, tmp_path, watch):
-    from empathy_judge.commands.training import train
+    from empathy_judge.commands.training import Train
     from empathy_judge.train import objective
 
     seen = watch(objective, "mse")
-    train(train_arguments(tmp_path / "run", trainer__max_epochs=1, trainer__logger="false"))
+    Train(train_arguments(tmp_path / "run", trainer__max_epochs=1, trainer__logger="false")).run()
     check("train", seen[0])

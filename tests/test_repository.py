@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 import yaml
-from empathy_judge.cli import COMMANDS, NAMES
-from empathy_judge.commands.options import build_parser
+from empathy_judge.cli import COMMANDS, options_of
+from empathy_judge.commands.judges import Serve
 from empathy_judge.serving.records import ROUTES
 
 from .pages import ROOT
@@ -42,7 +42,7 @@ def test_workflows_run_what_there_is(workflow):
             if words[:1] == ["make"]:
                 assert words[1] in targets
             if words and words[0].endswith("/empathy-judge"):
-                assert words[1] in NAMES
+                assert words[1] in COMMANDS
 
 
 def test_a_wheel_has_every_folder_of_code():
@@ -152,7 +152,8 @@ def test_what_it_runs_is_a_command_of_ours(steps):
     (entry,), (words,) = steps["ENTRYPOINT"], steps["CMD"]
     program, *arguments = json.loads(entry) + json.loads(words)
     assert program in PROJECT["project"]["scripts"]
-    options = build_parser(COMMANDS).parse_args(arguments)
+    options = options_of(arguments)
+    assert isinstance(options, Serve)
     assert (options.judge, options.host) == ("/judge", "0.0.0.0")
     assert steps["EXPOSE"] == [str(options.port)]
     (check,) = steps["HEALTHCHECK"]

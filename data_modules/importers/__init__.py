@@ -6,10 +6,9 @@ of pairs, and returns an `assemble.Imported`; `assemble` decodes, stores and wri
 
 from __future__ import annotations
 
-import argparse
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ..errors import UserError
 
@@ -27,11 +26,10 @@ class Importer(Protocol):
     EXAMPLE: str
     """Arguments after ``empathy-judge import`` that would work, for the help text."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Options of this source beside those that all sources have."""
-        ...
+    Options: type[Any]
+    """A dataclass: its options beside those that all sources have, as those of commands are (`commands.options`)."""
 
-    def read(self, path: Path, options: argparse.Namespace) -> Imported:
+    def read(self, path: Path, options: Any) -> Imported:
         """Reads the source; clips are looked up, not decoded.
 
         Raises:

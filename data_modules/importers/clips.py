@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -39,21 +38,6 @@ class CheckedClip(NamedTuple):
 
     sha256: str
     path: str | None
-
-
-def add_audio_root(parser: argparse.ArgumentParser) -> None:
-    """The option for audio that lies elsewhere."""
-    parser.add_argument(
-        "--audio-root", metavar="DIR", type=_named_folder,
-        help="another folder in which audio may lie: paths count from there, too, and symbolic links into it and in it "
-        "are followed",
-    )  # fmt: skip
-
-
-def _named_folder(text: str) -> str:
-    if not os.path.isdir(text):
-        raise argparse.ArgumentTypeError(f"{shown(text)}: expected a folder")
-    return text
 
 
 def find_clip(value: Any, where: str, folder: Path, root: str | Path | None = None) -> ClipCell:

@@ -14,12 +14,11 @@ and encoded again. Ratings may also stand in the rows of the pairs, in a column 
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -35,6 +34,7 @@ from ..tables import SourceTable, read_table
 from . import table
 from .assemble import Imported
 from .clips import ClipCell, find_clip, path_or_bytes
+from .options import REPEATABLE
 from .preferences import has_preferences
 from .repeated_rows import has_raters
 
@@ -54,18 +54,24 @@ _Split = tuple[Callable[[], Mapping[str, Any]], Callable[[int], Tables]]
 _SAVED = ("state.json", "dataset_dict.json")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of Hugging Face datasets."""
-    parser.add_argument("--config", help="configuration, where the dataset has several")
-    parser.add_argument("--split", help="split to import, where the dataset has several")
-    parser.add_argument("--revision", help="branch, tag or commit on the Hub (default: main)")
-    parser.add_argument(
-        "--files", action="append", metavar="PATTERN", help="download only such files from the Hub; repeatable"
-    )
-    table.add_arguments(parser)
+@dataclass(frozen=True, kw_only=True)
+class Options(table.Options):
+    """Options of Hugging Face datasets.
+
+    Attributes:
+        config: configuration, where the dataset has several
+        split: split to import, where the dataset has several
+        revision: branch, tag or commit on the Hub (default: main)
+        files (PATTERN): download only such files from the Hub; repeatable
+    """
+
+    config: str | None = None
+    split: str | None = None
+    revision: str | None = None
+    files: Sequence[str] | None = field(default=None, metadata=REPEATABLE)
 
 
-def read(path: Path, options: argparse.Namespace) -> Imported:
+def read(path: Path, options: Options) -> Imported:
     """Reads one split; clips are looked up, not decoded.
 
     Raises:
@@ -79,7 +85,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     by_rating = options.ratings is None and has_raters(pairs, mapping.rating_columns)
     if "pair_id" not in {*mapping.columns, *pairs.columns} and not compared and not by_rating:
         numbered = [{"pair_id": str(number), **row} for number, row in enumerate(pairs.rows)]
-        pairs = dataclasses.replace(pairs, columns=("pair_id", *pairs.columns), rows=numbered)
+        pairs = replace(pairs, columns=("pair_id", *pairs.columns), rows=numbered)
     ratings = None if options.ratings is None else read_table(options.ratings)
     if ratings is None and not compared and any(isinstance(row.get(RATINGS), list) for row in pairs.rows):
         pairs, ratings = _without_ratings(pairs, mapping.columns.get("pair_id", "pair_id"))
@@ -97,10 +103,10 @@ def _without_ratings(pairs: SourceTable, pair_id: str) -> tuple[SourceTable, Sou
             rows.append({"pair_id": row.get(pair_id), **rating})
     ratings = SourceTable.of(Path(f"{pairs.path}: {RATINGS}"), rows)
     inside = frozenset(name.removeprefix(f"{RATINGS}.") for name in pairs.labels if name.startswith(f"{RATINGS}."))
-    return SourceTable.of(pairs.path, pairs.rows), dataclasses.replace(ratings, labels=inside)
+    return SourceTable.of(pairs.path, pairs.rows), replace(ratings, labels=inside)
 
 
-def _folder(path: Path, revision: str | None, files: list[str] | None) -> tuple[Path, Path]:
+def _folder(path: Path, revision: str | None, files: Sequence[str] | None) -> tuple[Path, Path]:
     """The folder of the dataset, and the folder that none of its files may leave."""
     if path.is_dir():
         if revision or files:
@@ -111,7 +117,8 @@ def _folder(path: Path, revision: str | None, files: list[str] | None) -> tuple[
     from huggingface_hub import snapshot_download
 
     try:
-        snapshot = snapshot_download(path.as_posix(), repo_type="dataset", revision=revision, allow_patterns=files)
+        only = None if files is None else [*files]
+        snapshot = snapshot_download(path.as_posix(), repo_type="dataset", revision=revision, allow_patterns=only)
     except Exception as error:  # whatever the network, the Hub or the file system says
         raise UserError(f"{path}: neither a folder nor to be had from the Hub ({_reason(error)})") from None
     return Path(snapshot), Path(snapshot).parents[1].resolve()  # files are links to blobs/, beside snapshots/
@@ -137,7 +144,7 @@ def _read_split(name: Path, folder: Path, config: str | None, split: str | None)
     if not rows:
         raise DataError(f"{name}: split {shown(chosen)} holds no rows")
     labels = name_labels(rows, features, name)
-    return dataclasses.replace(SourceTable.of(name, rows), labels=labels)
+    return replace(SourceTable.of(name, rows), labels=labels)
 
 
 def _splits(datasets: Any, folder: Path, config: str | None) -> Mapping[str, _Split]:

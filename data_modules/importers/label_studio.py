@@ -23,7 +23,7 @@ Nothing is downloaded.
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,8 +39,9 @@ from ..storage import NAME_COLUMNS, PAIR_COLUMNS, TAG_PREFIX, TAGS, TEXT_COLUMNS
 from ..tables import parse_mapping, plain_text, read_records
 from ..writing import checked_pairs, sorted_tags
 from .assemble import Imported
-from .clips import ClipCell, add_audio_root, find_clip
+from .clips import ClipCell, find_clip
 from .collector import Collector
+from .options import REPEATABLE, AudioRoot
 
 EXAMPLE = (
     "label-studio export.json --response answer --context question --dimension empathy=1:5:1 "
@@ -92,31 +93,35 @@ class _Answer(NamedTuple):
     where: str
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of Label Studio exports."""
-    for option, form, text in (
-        ("--response", "FIELD", "field of the response"),
-        ("--context", "[ROLE=]FIELD", "field of a context turn, oldest first; the role is user unless stated"),
-        ("--dimension", "NAME=LOW:HIGH[:STEP][:lower]", "scale"),
-        ("--rating", "DIMENSION[@RESPONSE]=CONTROL", "control that rates a dimension, where it has another name"),
-        ("--preference", "DIMENSION=CONTROL", "control that compares two responses"),
-        ("--choice", "LABEL=SCORE", "what a label of Choices stands for: a score, left, right or tie"),
-        (
-            "--field", "OURS[@RESPONSE]=FIELD",
-            "field for another column, such as group_id, system_id, situation, or a tag such as tag:cue",
-        ),
-    ):  # fmt: skip
-        required = option in ("--response", "--dimension")
-        parser.add_argument(
-            option, action="append", required=required, default=None if required else [], metavar=form,
-            help=f"{text}; repeatable",
-        )  # fmt: skip
-    parser.add_argument("--audio", type=Path, metavar="FOLDER", help="where the clips are (default: beside the export)")
-    add_audio_root(parser)
-    parser.add_argument("--synthetic", action="store_true", help="the ratings were not given by people")
+@dataclass(frozen=True, kw_only=True)
+class Options(AudioRoot):
+    """Options of Label Studio exports.
+
+    Attributes:
+        response (FIELD): field of the response; repeatable
+        context ([ROLE=]FIELD): field of a context turn, oldest first; the role is user unless stated; repeatable
+        dimension (NAME=LOW:HIGH[:STEP][:lower]): scale; repeatable
+        rating (DIMENSION[@RESPONSE]=CONTROL): control that rates a dimension, where it has another name; repeatable
+        preference (DIMENSION=CONTROL): control that compares two responses; repeatable
+        choice (LABEL=SCORE): what a label of Choices stands for: a score, left, right or tie; repeatable
+        field (OURS[@RESPONSE]=FIELD): field for another column, such as group_id, system_id, situation, or a tag such
+            as tag:cue; repeatable
+        audio (FOLDER): where the clips are (default: beside the export)
+        synthetic: the ratings were not given by people
+    """
+
+    response: Sequence[str] = dataclasses.field(metadata=REPEATABLE)
+    context: Sequence[str] = dataclasses.field(default=(), metadata=REPEATABLE)
+    dimension: Sequence[str] = dataclasses.field(metadata=REPEATABLE)
+    rating: Sequence[str] = dataclasses.field(default=(), metadata=REPEATABLE)
+    preference: Sequence[str] = dataclasses.field(default=(), metadata=REPEATABLE)
+    choice: Sequence[str] = dataclasses.field(default=(), metadata=REPEATABLE)
+    field: Sequence[str] = dataclasses.field(default=(), metadata=REPEATABLE)
+    audio: Path | None = None
+    synthetic: bool = False
 
 
-def read(path: Path, options: argparse.Namespace) -> Imported:
+def read(path: Path, options: Options) -> Imported:
     """Reads the export; clips are looked up, not decoded.
 
     Raises:
@@ -175,7 +180,7 @@ def read(path: Path, options: argparse.Namespace) -> Imported:
     return replace(imported, ratings=ratings)
 
 
-def _mapping(options: argparse.Namespace, names: Sequence[str]) -> _Mapping:
+def _mapping(options: Options, names: Sequence[str]) -> _Mapping:
     """The options, checked against each other; `names` are those of the dimensions."""
     responses = options.response
     if len(set(responses)) < len(responses):

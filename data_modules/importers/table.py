@@ -36,12 +36,11 @@ Preferences
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..errors import DataError, UserError, counted, shown
 from ..numerals import to_number
@@ -51,7 +50,8 @@ from ..storage import PAIR_COLUMNS, TAG_PREFIX, TAGS
 from ..tables import SourceTable, TableMapping, full_mapping, parse_mapping, plain_text, read_table
 from ..writing import checked_pairs, context_turns, sorted_tags
 from .assemble import Imported
-from .clips import add_audio_root, find_clip
+from .clips import find_clip
+from .options import REPEATABLE, AudioRoot
 from .preferences import has_preferences, read_preferences
 from .repeated_rows import FindClip, has_raters, one_row_per_pair, with_ids
 
@@ -62,25 +62,28 @@ EXAMPLE = "table pairs.csv --ratings ratings.csv --dimension vocal_empathy=1:5:1
 _RATING_NAMES = (*RATING_COLUMNS, SECONDS)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options for a `TableMapping`, and ``--ratings``."""
-    parser.add_argument("--ratings", help="table of ratings; without it they stand beside the pairs")
-    parser.add_argument(
-        "--dimension", action="append", default=[], metavar="NAME=LOW:HIGH[:STEP][:lower]",
-        help="scale; repeatable; needed for ratings",
-    )  # fmt: skip
-    parser.add_argument(
-        "--column", action="append", default=[], metavar="OURS=THEIRS", help="column of the pairs; repeatable"
-    )
-    parser.add_argument(
-        "--rating-column", action="append", default=[], metavar="OURS=THEIRS", help="the same for ratings"
-    )
-    add_audio_root(parser)
-    parser.add_argument("--layout", choices=["long", "wide"], help="of the ratings, where the header leaves it open")
-    parser.add_argument("--synthetic", action="store_true", help="the ratings were not given by people")
+@dataclass(frozen=True, kw_only=True)
+class Options(AudioRoot):
+    """Options for a `TableMapping`, and ``--ratings``.
+
+    Attributes:
+        ratings: table of ratings; without it they stand beside the pairs
+        dimension (NAME=LOW:HIGH[:STEP][:lower]): scale; repeatable; needed for ratings
+        column (OURS=THEIRS): column of the pairs; repeatable
+        rating_column (OURS=THEIRS): the same for ratings
+        layout: of the ratings, where the header leaves it open
+        synthetic: the ratings were not given by people
+    """
+
+    ratings: str | None = None
+    dimension: Sequence[str] = field(default=(), metadata=REPEATABLE)
+    column: Sequence[str] = field(default=(), metadata=REPEATABLE)
+    rating_column: Sequence[str] = field(default=(), metadata=REPEATABLE)
+    layout: Literal["long", "wide"] | None = None
+    synthetic: bool = False
 
 
-def mapping_from(options: argparse.Namespace) -> TableMapping:
+def mapping_from(options: Options) -> TableMapping:
     """The `TableMapping` of the command line.
 
     Raises:
@@ -95,7 +98,7 @@ def mapping_from(options: argparse.Namespace) -> TableMapping:
     )
 
 
-def read(path: Path, options: argparse.Namespace) -> Imported:
+def read(path: Path, options: Options) -> Imported:
     """Reads the tables that the command line names."""
     mapping = mapping_from(options)  # a wrong option is told before a large table is read
     ratings = None if options.ratings is None else read_table(options.ratings)
@@ -152,7 +155,7 @@ def read_pairs(
         ignored = [column for column in pairs_table.columns if column not in columns.values()] + ignored
     notes = [f"Columns not imported: {', '.join(ignored)}."] if ignored else []
     notes += [f"{counted(n_without, 'row')} with no label as the score: not rated."] if n_without else []
-    card = dataclasses.replace(card, description=" ".join(notes))
+    card = replace(card, description=" ".join(notes))
     for position, row in enumerate(rows):
         for turn in row["context_audio"]:
             turn["audio"] = find(turn["audio"], locate(position, "context_audio"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import soundfile
+from empathy_judge.commands.options import OneLineParser, add_options
 from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.importers.assemble import assemble
@@ -190,11 +190,11 @@ def scores(dataset: PairDataset) -> dict[tuple[str, str, str], float]:
     return {(pair, rater, dimension): score for pair, rater, dimension, score in zip(*columns, strict=True)}
 
 
-def parsed(importer: ModuleType, words: list[str]) -> argparse.Namespace:
+def parsed(importer: ModuleType, words: list[str]) -> Any:
     """The options of an importer."""
-    parser = argparse.ArgumentParser()
-    importer.add_arguments(parser)
-    return parser.parse_args(words)
+    parser = OneLineParser()
+    add_options(parser, importer.Options)
+    return importer.Options(**parser.read(words))
 
 
 def wav(hertz: float, seconds: float = 0.1) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import csv
 import json
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.commands import tell
+from empathy_judge.commands.shared import Printing
 from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.eval import rendering
 from empathy_judge.eval.agreement_table import measure_agreement
@@ -287,7 +286,7 @@ def test_numbers_of_a_table_are_never_cut(capsys, monkeypatch):
     numbers = ["−0.73 [−1.40, −0.07]", "0.2 [0.0, 1.3]", "−0.03 [−0.61, 0.57]"]
     head = ("judge", "Spearman", "effective\nnumber", "difference")
     table = rendering.filled_table("judges", head, [("warmth", [("runs/mine", *numbers)])])
-    assert tell(argparse.Namespace(json=False), None, lambda _: [table]) == 0
+    assert Printing().tell(None, lambda _: [table]) == 0
     shown = capsys.readouterr().out
     assert all(number in shown for number in (*numbers, "effective"))
 
@@ -376,7 +375,7 @@ def test_names_and_figures_of_all_dimensions_are_whole_in_a_narrow_terminal(tmp_
     frame = made().replace({"annotator": long})
     both = pd.concat([frame.assign(dimension=name) for name in ("warmth", "demonstrating_understanding")])
     found = measure_agreement(annotations(tmp_path, both), [*long.values()], resamples=100)
-    assert tell(argparse.Namespace(json=False), found, table_comparison_views) == 0
+    assert Printing().tell(found, table_comparison_views) == 0
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     tables = [line for line in lines if line.startswith(" ")]
     assert width < 80 or max(map(len, tables)) <= 80

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from empathy_judge.cli import COMMANDS
-from empathy_judge.commands.options import build_parser as build_command_parser
+from empathy_judge.cli import options_of
+from empathy_judge.commands.judges import Score
 from empathy_judge.train.recipe import RecipeParser
 
 from ..conftest import until
@@ -92,7 +92,8 @@ def scored(words: list[str]) -> None:
     """What follows is `score` with what the user said; its own parser takes it."""
     command = words[words.index("empathy_judge.cli") + 1 :]
     assert command[0] == "score"
-    parsed = build_command_parser(COMMANDS).parse_args(command)
+    parsed = options_of(command)
+    assert isinstance(parsed, Score)
     assert (parsed.judge, parsed.manifest, parsed.out) == ("judge", "my pairs.csv", "scores.csv")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import random
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import soundfile
+from empathy_judge.commands.options import OneLineParser, add_options
 from empathy_judge.data_modules import importers
 from empathy_judge.data_modules.audio import decode, probe
 from empathy_judge.data_modules.errors import MAX_MESSAGE_CHARACTERS, UserError
@@ -136,9 +136,9 @@ def _import(name: str, home: Path) -> Target:
 
 def _imported(name: str, path: Path, words: Sequence[str], out: Path, **storing: Any) -> PairDataset:
     importer = importers.load(name)
-    parser = argparse.ArgumentParser()
-    importer.add_arguments(parser)
-    return assemble(importer.read(path, parser.parse_args(list(words))), out, **storing)
+    parser = OneLineParser()
+    add_options(parser, importer.Options)
+    return assemble(importer.read(path, importer.Options(**parser.read(words))), out, **storing)
 
 
 # ---------------------------------------------------------------- the child process

@@ -21,12 +21,12 @@ The layout is what EchoMind's programs read and write; nobody has held this impo
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ...errors import DataError, shown
 from ...ratings import Dimension
@@ -39,7 +39,6 @@ from ..collector import Collector
 EXAMPLE = "echomind EchoMind --recordings synthesis --out data"
 
 DIMENSION = Dimension("vocal_empathy", 1, 5, 1)
-RECORDINGS = ("synthesis", "human")
 VOICES = ("target", "neutral", "alternative")
 CUES = {
     "speaker": ("male", "female", "child", "adult", "elderly"),
@@ -67,12 +66,18 @@ _ANSWERS = re.compile(
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of EchoMind."""
-    parser.add_argument("--recordings", choices=RECORDINGS, help="answers to these only; by default to both")
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of EchoMind.
+
+    Attributes:
+        recordings: answers to these only; by default to both
+    """
+
+    recordings: Literal["synthesis", "human"] | None = None
 
 
-def read(path: Path, options: argparse.Namespace) -> Imported:
+def read(path: Path, options: Options) -> Imported:
     """Reads the answers of all models."""
     files = folder_files(path)
     collector = Collector()

@@ -26,13 +26,13 @@ The layout is what entrants' programs read; nobody has held this importer agains
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ...audio import decode, probe
 from ...errors import AudioError, DataError, UserError, counted, shown
@@ -49,7 +49,7 @@ EXAMPLE = "empathy-eval EmpathyEval --part training --out data"
 DIMENSION = Dimension("vocal_empathy", 0, 1, 1)
 RATER = "how_the_audio_was_made"
 CONTEXT, TONE = "context_variant", "tone_variant"
-_PARTS = ("training", "phase1", "phase2")
+Part = Literal["training", "phase1", "phase2"]
 _GOOD, _BAD = "goodPara", "badPara"
 
 
@@ -100,15 +100,18 @@ class _Contest(NamedTuple):
     responses: Sequence[Path]  # two or more; in training the better one first
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of EmpathyEval."""
-    parser.add_argument(
-        "--part", choices=_PARTS,
-        help="of the whole download: training by default; a folder of one archive says by its name what it is",
-    )  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of EmpathyEval.
+
+    Attributes:
+        part: of the whole download: training by default; a folder of one archive says by its name what it is
+    """
+
+    part: Part | None = None
 
 
-def read(path: Path, options: argparse.Namespace) -> Imported:
+def read(path: Path, options: Options) -> Imported:
     """Reads one part of the release. Responses are decoded, to name pairs by their content."""
     folder, sets = _sets_at(path, options.part)
     labelled = sets[0][0].source is None

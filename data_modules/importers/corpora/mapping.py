@@ -6,7 +6,6 @@ row, and ``{file}`` is the name of its file without the suffix.
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,10 +18,9 @@ from ...ratings import Dimension
 from ...schema import DatasetCard
 from ...storage import CONTEXT, RESPONSE, TEXT_COLUMNS
 from ...tables import TableRow
-from ..clips import AudioFolder, add_audio_root
+from ..clips import AudioFolder
 from ..collector import Collector, source_rows
 
-_AUDIO_OPTION = "--audio DIR"
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
@@ -46,7 +44,6 @@ class CorpusMapping:
         groups: What the pairs of one group have in common: a template, ``clip`` with our column of audio, or ``text``
             with our column of text.
         answers: What a rater can answer who compares two responses -> number of the better one, and the strength.
-        options: Option and its value -> its help.
     """
 
     help: str
@@ -62,7 +59,6 @@ class CorpusMapping:
     other_audio: Sequence[str] = ()
     groups: Sequence[str] = ()
     answers: Mapping[str, tuple[int, float]] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, module: str) -> CorpusMapping:
@@ -80,14 +76,6 @@ class CorpusMapping:
         """The dimensions."""
         scales = self.dimensions.items()
         return [Dimension(name, low, high, step[0] if step else None) for name, (low, high, *step) in scales]
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The options of the corpus."""
-        for option, about in self.options.items():
-            name, value = option.split()
-            parser.add_argument(name, metavar=value, help=about)
-            if option == _AUDIO_OPTION:
-                add_audio_root(parser)
 
     def card(self, description: str, dimensions: Iterable[Dimension] | None = None) -> DatasetCard:
         """The card; `dimensions` if they are not all that the corpus can have."""

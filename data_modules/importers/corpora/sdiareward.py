@@ -17,8 +17,8 @@ a clip, a response or the words of a context are one group.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,9 @@ from ...ratings import Dimension
 from ...schema import DatasetCard
 from ...tables import TableRow
 from ..assemble import Imported
-from ..clips import AudioFolder, add_audio_root
+from ..clips import AudioFolder
 from ..collector import Collector, source_rows
+from ..options import AudioRoot
 from ..preferences import Message, read_message
 
 EXAMPLE = "sdiareward SDiaReward --audio audio --out data"
@@ -40,13 +41,18 @@ _ROLES = ("user", "assistant", "system")
 _TURN = '{"role": "user" or "assistant", "content": a list of {"type": "text", "text"} and {"type": "audio", "audio"}}'
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of SDiaReward."""
-    parser.add_argument("--audio", metavar="DIR", help="folder of the audio (default: that of each file)")
-    add_audio_root(parser)
+@dataclass(frozen=True, kw_only=True)
+class Options(AudioRoot):
+    """Options of SDiaReward.
+
+    Attributes:
+        audio (DIR): folder of the audio (default: that of each file)
+    """
+
+    audio: str | None = None
 
 
-def read(path: Path, options: argparse.Namespace) -> Imported:
+def read(path: Path, options: Options) -> Imported:
     """Reads all rows."""
     collector = Collector()
     system_turns = without_clip = 0

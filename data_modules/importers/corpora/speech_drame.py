@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections import Counter
 from pathlib import Path
@@ -12,10 +11,11 @@ from ...errors import DataError, counted, shown
 from ...tables import TableRow
 from ..assemble import Imported
 from ..clips import AudioFolder
+from ..options import NoOptions
 from .mapping import CorpusMapping, CorpusReader
 
 MAPPING = CorpusMapping.of(__file__)
-__doc__, EXAMPLE, add_arguments = MAPPING.help, MAPPING.example, MAPPING.add_arguments
+__doc__, EXAMPLE, Options = MAPPING.help, MAPPING.example, NoOptions
 _SCALES = {scale.name: scale for scale in MAPPING.scales}
 ARCHETYPE = ("audio_quality", "human_likeness", "appropriateness")
 REALISM = tuple(name for name in _SCALES if name not in ARCHETYPE)
@@ -24,7 +24,7 @@ _LAYOUTS = {"realism": REALISM, "archetype": ARCHETYPE}
 _ARCHETYPE_ID = re.compile(r"\d+_(?P<language>en|zh)_(?P<kind>[A-Za-z]+)_\d+_(?P<system>.+?)(\.wav)?")
 
 
-def read(path: Path, options: argparse.Namespace) -> Imported:
+def read(path: Path, options: NoOptions) -> Imported:
     """Reads all lists of annotations."""
     reader = CorpusReader(MAPPING, path)
     not_scores, panels, nulls = Counter[str](), Counter[int](), 0

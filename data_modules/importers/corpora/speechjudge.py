@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,15 @@ from ...errors import AudioError, DataError, bad_value, shown
 from ...tables import TableRow, plain_text
 from ..assemble import Imported
 from ..clips import AudioFolder
+from ..options import NoOptions
 from .mapping import CorpusMapping, CorpusReader
 
 MAPPING = CorpusMapping.of(__file__)
-__doc__, EXAMPLE, add_arguments = MAPPING.help, MAPPING.example, MAPPING.add_arguments
+__doc__, EXAMPLE, Options = MAPPING.help, MAPPING.example, NoOptions
 _ENTRIES = MAPPING.answers
 
 
-def read(path: Path, options: argparse.Namespace) -> Imported:
+def read(path: Path, options: NoOptions) -> Imported:
     """Reads all comparisons, one file after the other."""
     reader = CorpusReader(MAPPING, path)
     counts: Counter[str] = Counter()

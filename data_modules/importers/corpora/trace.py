@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import DataError, bad_value
 from ...tables import TableRow
 from ..assemble import Imported
 from ..clips import AudioFolder
+from ..options import AudioRoot
 from .mapping import CorpusMapping, CorpusReader
 
 MAPPING = CorpusMapping.of(__file__)
-__doc__, EXAMPLE, add_arguments = MAPPING.help, MAPPING.example, MAPPING.add_arguments
+__doc__, EXAMPLE = MAPPING.help, MAPPING.example
 DIMENSIONS = tuple(scale.name for scale in MAPPING.scales)
 _ANSWERS = MAPPING.answers
 _STAGE_DIRECTION = re.compile(r"\s*\[[^\]]*\]\s*")
 
 
-def read(path: Path, options: argparse.Namespace) -> Imported:
+@dataclass(frozen=True, kw_only=True)
+class Options(AudioRoot):
+    """Options of TRACE.
+
+    Attributes:
+        audio (DIR): folder of the audio (default: PATH, or the folder it is in)
+    """
+
+    audio: str | None = None
+
+
+def read(path: Path, options: Options) -> Imported:
     """Reads all comparisons."""
     reader = CorpusReader(MAPPING, path)
     labels: Counter[tuple[str, str]] = Counter()  # dimension and label

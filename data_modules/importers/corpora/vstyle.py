@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,14 +15,27 @@ from ..collector import Collector, source_files
 from .mapping import CorpusMapping, CorpusReader
 
 MAPPING = CorpusMapping.of(__file__)
-__doc__, EXAMPLE, add_arguments = MAPPING.help, MAPPING.example, MAPPING.add_arguments
+__doc__, EXAMPLE = MAPPING.help, MAPPING.example
 (_SCALE,) = MAPPING.scales
 _LANGUAGES = ("en", "zh")
 _HAN = re.compile(r"[\u3400-\u9fff]")
 _Responses = dict[tuple[str, str], tuple[str, dict[str, Any] | None]]  # language and key -> place, and pair if wanted
 
 
-def read(path: Path, options: argparse.Namespace) -> Imported:
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of VStyle.
+
+    Attributes:
+        ratings (DIR): folder that holds human_eval_res (default: PATH)
+        category (NAME): only abilities of this category, such as empathy (default: all)
+    """
+
+    ratings: str | None = None
+    category: str | None = None
+
+
+def read(path: Path, options: Options) -> Imported:
     """Reads the metadata of all responses and the files of all raters."""
     root = path if path.is_dir() else path.parent
     reader = CorpusReader(MAPPING, path)
