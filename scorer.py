@@ -21,7 +21,7 @@ from .models.assessment import Assessment, Ranked, Scale, Score, cautions, in_or
 from .models.calibration import DEFAULT_LEVEL, LEVELS, preference, uncalibrated
 from .models.clip_encoder import KEPT_BYTES
 from .models.disk_store import DiskStore
-from .models.scoring import Heard, Predictor, load_to_score
+from .models.scoring import Predictor, ScoredPair, load_to_score
 from .models.settings import Quantization
 from .models.three_way import BesideNext, Preference
 
@@ -210,10 +210,10 @@ class Scorer:
             raise UserError(f"best of {shown(responses)}; expected a list of responses")
         if not listed:
             raise UserError("best of 0 responses; expected at least one")
-        heard = None if context is None else clip(context)
-        if heard is not None:
-            self.check_clip(heard)  # otherwise every response would fail for it
-        questions = ({"context": heard, "response": own, "situation": situation} for own in listed)
+        decoded = None if context is None else clip(context)
+        if decoded is not None:
+            self.check_clip(decoded)  # otherwise every response would fail for it
+        questions = ({"context": decoded, "response": own, "situation": situation} for own in listed)
         return in_order(list(self.assess_each(questions)), names)
 
     def preference(
@@ -221,7 +221,7 @@ class Scorer:
     ) -> Preference:
         """Which of two responses to a context people would prefer, or whether they would see no difference.
 
-        `models.three_way` says what the probabilities mean; those of `ThreeWay.verdict` come with a promise.
+        `models.three_way` says what the probabilities mean; those of `PreferenceModel.verdict` come with a promise.
 
         Args:
             context: What both answer; None = they are judged alone.
@@ -274,7 +274,7 @@ class Scorer:
         Args:
             ranked: The ranking.
             by: The dimensions that it follows.
-            max_error: Largest share of verdicts that may be wrong, see `ThreeWay.verdict`.
+            max_error: Largest share of verdicts that may be wrong, see `PreferenceModel.verdict`.
 
         Returns:
             None = not known: the response is the last one, one of the two has no score, the ranking follows several
@@ -325,15 +325,15 @@ class Scorer:
             raise UserError(f"level {shown(level)}; expected {', '.join(map(str, LEVELS))}")
         return map(functools.partial(self._assessment, level=level), self.predictor.run(pairs))
 
-    def _assessment(self, heard: Heard, level: float) -> Assessment | AudioError:
-        if isinstance(heard.outcome, AudioError):
-            return heard.outcome
-        score, dimensions = heard.outcome.score.numpy(), self.dimensions
+    def _assessment(self, scored: ScoredPair, level: float) -> Assessment | AudioError:
+        if isinstance(scored.outcome, AudioError):
+            return scored.outcome
+        score, dimensions = scored.outcome.score.numpy(), self.dimensions
         for dimension, points in zip(dimensions, score.tolist(), strict=True):
             if not math.isfinite(points):
                 reason = f"{dimension.name}: the judge's score is {points}; expected a finite number"
                 return AudioError(reason, "no finite score")
-        deviation = None if heard.outcome.deviation is None else heard.outcome.deviation.numpy()
+        deviation = None if scored.outcome.deviation is None else scored.outcome.deviation.numpy()
         if (calibration := self.calibration) is None:
             result, domain = uncalibrated(score), None
         else:
@@ -350,8 +350,8 @@ class Scorer:
             )
             for dimension, (points, *errors), abstained in zip(dimensions, rows, result.abstained.tolist(), strict=True)
         }
-        seconds = heard.facts[-1].seconds if heard.facts else math.nan
-        return Assessment(scores, cautions(heard.facts, domain) if heard.facts else (), heard.windows, seconds)
+        seconds = scored.facts[-1].seconds if scored.facts else math.nan
+        return Assessment(scores, cautions(scored.facts, domain) if scored.facts else (), scored.windows, seconds)
 
     def check_clip(self, audio: Audio) -> None:
         """Check that the judge can hear this clip.

@@ -80,7 +80,7 @@ EVERY = (*METHODS, "adapters")
 
 
 @dataclass(frozen=True)
-class Heard:
+class Activations:
     """Activations of the frozen backbone for pairs, one row for each pair.
 
     Attributes:
@@ -96,7 +96,7 @@ class Heard:
     functionals: torch.Tensor
 
 
-def hear(dataset: PairDataset, judge: EmpathyJudge, file: Path) -> Heard:
+def hear(dataset: PairDataset, judge: EmpathyJudge, file: Path) -> Activations:
     """Run the backbone on each pair once, or load the activations from `file`."""
     rows = {pair.pair_id: row for row, pair in enumerate(dataset.pairs)}
     if not file.exists():
@@ -104,7 +104,7 @@ def hear(dataset: PairDataset, judge: EmpathyJudge, file: Path) -> Heard:
         reader = ClipReader(judge)
         with torch.inference_mode():
             for _, inputs in reader.inputs(dataset.pairs):
-                heard = judge.heard(inputs)
+                heard = judge.with_encoded_audio(inputs)
                 assert heard.window_weights is None, "a clip is too long"
                 layers, functionals = judge.head_input.raw(heard)
                 assert layers is not None
@@ -115,7 +115,7 @@ def hear(dataset: PairDataset, judge: EmpathyJudge, file: Path) -> Heard:
         assert len(states) == len(rows), "a clip cannot be used"
         np.savez(file, states=states, layers=layers, functionals=functionals)
     with np.load(file) as arrays:
-        return Heard(rows, *(torch.from_numpy(arrays[name]) for name in ("states", "layers", "functionals")))
+        return Activations(rows, *(torch.from_numpy(arrays[name]) for name in ("states", "layers", "functionals")))
 
 
 @dataclass
@@ -123,7 +123,7 @@ class _Kept:
     """A `Reader` of activations that were computed before."""
 
     judge: EmpathyJudge
-    heard: Heard
+    heard: Activations
     states: bool
 
     def _of(self, pairs: Sequence[Pair]) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
@@ -133,7 +133,7 @@ class _Kept:
         states = self.heard.states[rows]
         return states if self.states else torch.zeros_like(states), layers, functionals
 
-    def known_of_clips(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
+    def clip_features(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
         """See `Reader`."""
         yield self._of(pairs)[1:]
 
@@ -149,7 +149,7 @@ class _Kept:
 class Study:
     """Fits and predicts on one set."""
 
-    def __init__(self, dataset: PairDataset, judge: EmpathyJudge, heard: Heard) -> None:
+    def __init__(self, dataset: PairDataset, judge: EmpathyJudge, heard: Activations) -> None:
         self.dataset, self.judge, self.heard = dataset, judge, heard
         self.names = [dimension.name for dimension in dataset.card.dimensions]
         self.human = dataset.mean_scores()[self.names]
@@ -170,12 +170,12 @@ class Study:
             standardise(reader, pairs)
         probe = Probe(reader, Rated(pairs, targets, np.ones_like(targets), groups), linear, may_rank=not linear)
         ((_, features),) = reader.features(test)
-        reach = None
+        block_scale = None
         if with_reach:
             predicted = probe.left_out(torch.from_numpy(targets.mean(0)).float()).score.numpy()
             errors = np.sort(np.abs(predicted - targets), 0)
-            reach = errors[min(len(errors), math.ceil(COVERAGE * (len(errors) + 1))) - 1]
-        return probe.fit().predict(features), reach
+            block_scale = errors[min(len(errors), math.ceil(COVERAGE * (len(errors) + 1))) - 1]
+        return probe.fit().predict(features), block_scale
 
 
 def train_and_predict(
@@ -274,20 +274,20 @@ def run(name: str, options: argparse.Namespace, until: float) -> None:
                 variant = method not in EVERY and plan["size"] != compared
                 if key in done or redundant or variant or time.monotonic() > until:
                     continue
-                start, reach = time.perf_counter(), None
+                start, block_scale = time.perf_counter(), None
                 if adapters:
                     folder = options.work / "trained" / name
                     scores = train_and_predict(ADAPTERS[method], plan["train"], plan["test"], plan["seed"], folder)
                 else:
                     with_reach = method == "probe" and plan["size"] == "all" and plan["seed"] == 0
-                    scores, reach = study.predict(method, plan["train"], plan["test"], plan["seed"], with_reach)
+                    scores, block_scale = study.predict(method, plan["train"], plan["test"], plan["seed"], with_reach)
                 row = {
                     **dict(zip(("seed", "fold", "size", "method"), key, strict=True)),
                     "pairs": len(plan["train"]),
                     "seconds": round(time.perf_counter() - start, 2),
                     "test": [pair.pair_id for pair in plan["test"]],
                     "scores": np.round(scores, 5).tolist(),
-                    "reach": None if reach is None else reach.tolist(),
+                    "reach": None if block_scale is None else block_scale.tolist(),
                 }
                 out.write(json.dumps(row) + "\n")
                 out.flush()

@@ -17,7 +17,15 @@ from ..data_modules.errors import AudioError
 from ..data_modules.parallel import map_threads
 from ..data_modules.ratings import Dimension
 from ..data_modules.schema import Pair, PairDataset
-from ..models.three_way import MAX_ERRORS, ThreeWay, beside_one_rater, comparisons, probabilities, quality, verdict_of
+from ..models.three_way import (
+    MAX_ERRORS,
+    PreferenceModel,
+    beside_one_rater,
+    comparisons,
+    probabilities,
+    quality,
+    verdict_of,
+)
 from .frame import Judged
 from .judge_report import distribution, judge_report
 from .judges import ABSTAINED, INTERVAL_COLUMNS
@@ -49,7 +57,7 @@ def dimension_report(
     lengths: Lengths,
     asked: dict[str, Any] | None,
     part: PairDataset,
-    three_way: ThreeWay | None,
+    three_way: PreferenceModel | None,
 ) -> dict[str, Any]:
     """Everything about a dimension except checks and slices.
 
@@ -251,7 +259,7 @@ def _surest_half(judged: Judged, error: np.ndarray) -> dict[str, Statistic]:
 
 
 def _verdicts(
-    dimension: Dimension, judged: Judged, items: pd.DataFrame, part: PairDataset, model: ThreeWay
+    dimension: Dimension, judged: Judged, items: pd.DataFrame, part: PairDataset, model: PreferenceModel
 ) -> dict[str, Any] | None:
     """How good the judge's probabilities of people's verdicts are; None where nobody compared two responses.
 

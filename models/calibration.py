@@ -27,7 +27,7 @@ from ..data_modules.errors import UserError, counted
 from ..data_modules.schema import Dimension
 from .assessment import Domain, Score
 from .description import STRICT, validated
-from .three_way import Preference, ThreeWay
+from .three_way import Preference, PreferenceModel
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Coverages that an interval can have."""
@@ -182,7 +182,7 @@ class DimensionCalibration:
     # standard error in rating points above which the judge abstains; None = never
     abstain_above: _NotNegative | None = None
     # which of two responses people prefer, or neither; None = too few were compared
-    three_way: ThreeWay | None = None
+    three_way: PreferenceModel | None = None
 
     def __post_init__(self) -> None:
         if tuple(quantile.level for quantile in self.quantiles) != LEVELS:
@@ -291,7 +291,7 @@ class Calibration:
         return Calibrated(*(np.stack(parts, axis=-1) for parts in zip(*columns, strict=True)))
 
 
-def preference(model: ThreeWay, first: Score, second: Score) -> Preference | None:
+def preference(model: PreferenceModel, first: Score, second: Score) -> Preference | None:
     """What people will say of two responses to one context; None = a standard error that counts is unknown."""
     errors = first.standard_error, second.standard_error
     if model.uses_error and None in errors:

@@ -30,12 +30,12 @@ EXACT = MOST_LANDMARKS
 """Training pairs up to which every one of them is a landmark."""
 LANDMARKS = 2_000
 """Landmarks where there are more pairs."""
-CHOSEN_ON = 1_500
+MODEL_SELECTION_SIZE = 1_500
 """Pairs of the sample on which the kernel is chosen."""
 FOLDS = 5
 DIVISIONS = 3
 """Divisions into folds in which ratings and ranks are compared."""
-LEAD = 0.01
+MIN_GAIN = 0.01
 """By how much Spearman must be higher with ranks than with ratings: with few groups, a smaller lead is chance."""
 WIDTHS: Sequence[float | None] = (None, 0.1, 0.25, 0.6)
 """Candidates: None = ridge; else the factor of the squared distance, whose mean over pairs is 2, in the exponent."""
@@ -44,7 +44,7 @@ _FAR = 1e3  # a coordinate far from all standardised features
 _LEAST = 1e-9  # share of the largest eigenvalue; a direction with less is rounding error
 
 
-class Portion(NamedTuple):
+class FeatureBatch(NamedTuple):
     """Some training pairs."""
 
     features: np.ndarray  # standardised, float `(pairs, features)`
@@ -57,9 +57,9 @@ class Portion(NamedTuple):
 class Solution:
     """What was fitted: `bias + comparison(features) @ weights`, in rating points."""
 
-    reach: np.ndarray  # factor of each feature, which makes the blocks weigh the same `(features,)`
-    # features times `reach` of the landmarks of a kernel `(landmarks, features)`; None = ridge, whose weights are those
-    # of the features themselves
+    block_scale: np.ndarray  # factor of each feature, which makes the blocks weigh the same `(features,)`
+    # features times `block_scale` of the landmarks of a kernel `(landmarks, features)`; None = ridge, whose weights are
+    # those of the features themselves
     landmarks: np.ndarray | None
     weights: np.ndarray  # `(landmarks or features, dimensions)`
     bias: np.ndarray  # `(dimensions,)`
@@ -84,7 +84,7 @@ class Solution:
         """What is multiplied by `weights` `(pairs, landmarks or features)`."""
         if self.landmarks is None:
             return features
-        return np.exp(-_apart(features * self.reach, self.landmarks))
+        return np.exp(-_squared_distances(features * self.block_scale, self.landmarks))
 
     def predict(self, features: np.ndarray) -> np.ndarray:
         """Rating points `(pairs, dimensions)`, not clipped to the scale."""
@@ -101,9 +101,9 @@ class Solution:
 
 
 def fit(
-    sample: Portion,
+    sample: FeatureBatch,
     blocks: np.ndarray,
-    portions: Iterable[Portion] | None = None,
+    portions: Iterable[FeatureBatch] | None = None,
     widths: Sequence[float | None] = WIDTHS,
     seed: int = 0,
     may_omit_first: bool = False,
@@ -121,17 +121,17 @@ def fit(
         may_omit_first: Block 0 gets no weight where that does better on groups left out. A kernel cannot learn by
             itself that a block says nothing: all its features enter the distance.
         may_rank: Ranks among the ratings of the sample, with the mean and deviation of these, replace the ratings of
-            all dimensions if predictions for groups left out then agree better by `LEAD`.
+            all dimensions if predictions for groups left out then agree better by `MIN_GAIN`.
 
     Raises:
         ValueError: If a dimension has ratings of fewer than two groups.
     """
-    subset = Portion(*(values[:CHOSEN_ON] for values in sample))
+    subset = FeatureBatch(*(values[:MODEL_SELECTION_SIZE] for values in sample))
     others_vary = bool(sample.features[:, blocks > 0].var(0).any())
     omit = [False, True] if may_omit_first and others_vary else [False]
     reaches = {omitted: _reach(sample.features, blocks, omitted) for omitted in omit}
 
-    def ranked(portion: Portion) -> np.ndarray:
+    def ranked(portion: FeatureBatch) -> np.ndarray:
         return _ranks(portion.targets, sample.targets)
 
     count = sample.targets.shape[1]
@@ -140,9 +140,9 @@ def fit(
         weights = np.concatenate([subset.weights, subset.weights], 1)
         subset = subset._replace(targets=np.concatenate([subset.targets, ranked(subset)], 1), weights=weights)
 
-    def equations_of(width: float | None, omitted: bool, division: int = 0) -> _Equations:
-        reach = reaches[omitted]
-        return _Equations(subset.features * reach, width, seed + division).add(subset, reach)
+    def equations_of(width: float | None, omitted: bool, division: int = 0) -> _NormalEquations:
+        block_scale = reaches[omitted]
+        return _NormalEquations(subset.features * block_scale, width, seed + division).add(subset, block_scale)
 
     candidates = {(width, omitted): equations_of(width, omitted) for omitted in omit for width in widths}
     losses = {candidate: equations.losses for candidate, equations in candidates.items()}
@@ -155,14 +155,14 @@ def fit(
                 divisions = [candidates[best], *(equations_of(*best, n) for n in range(1, DIVISIONS))]
                 agreement[best] = np.mean([fitted.agreement(subset, reaches[best[1]]) for fitted in divisions], 0)
             on_ratings, on_ranks = (agreement[best][kind].mean() for best, kind in zip(best_of, columns, strict=True))
-            ranks = bool(on_ranks > on_ratings + LEAD)
+            ranks = bool(on_ranks > on_ratings + MIN_GAIN)
     best, kind = best_of[ranks], columns[ranks]
-    chosen, reach, equations = best[0], reaches[best[1]], candidates[best]
-    scaled = sample.features * reach
+    chosen, block_scale, equations = best[0], reaches[best[1]], candidates[best]
+    scaled = sample.features * block_scale
     if portions is not None or len(subset.groups) < len(scaled):
-        equations, kind = _Equations(scaled, chosen, seed), slice(count)
+        equations, kind = _NormalEquations(scaled, chosen, seed), slice(count)
         for portion in [sample] if portions is None else portions:
-            equations.add(portion._replace(targets=ranked(portion)) if ranks else portion, reach)
+            equations.add(portion._replace(targets=ranked(portion)) if ranks else portion, block_scale)
     weights, bias, penalties = (values[..., kind] for values in equations.solve())
     record = {
         "kernel": "linear" if chosen is None else "gaussian",
@@ -175,11 +175,11 @@ def fit(
         "landmarks": len(scaled),
     }
     if chosen is None:
-        return Solution(reach, None, reach[:, None] * (scaled.T @ weights), bias, record)
-    return Solution(reach * np.sqrt(chosen), scaled * np.sqrt(chosen), weights, bias, record)
+        return Solution(block_scale, None, block_scale[:, None] * (scaled.T @ weights), bias, record)
+    return Solution(block_scale * np.sqrt(chosen), scaled * np.sqrt(chosen), weights, bias, record)
 
 
-class _Equations:
+class _NormalEquations:
     """Normal equations of each fold, summed over portions, in coordinates whose penalty is the plain squared norm."""
 
     def __init__(self, landmarks: np.ndarray, width: float | None, seed: int) -> None:
@@ -194,13 +194,13 @@ class _Equations:
     def _compare(self, scaled: np.ndarray) -> np.ndarray:
         if self._width is None:
             return scaled @ self._landmarks.T
-        return np.exp(-self._width * _apart(scaled, self._landmarks))
+        return np.exp(-self._width * _squared_distances(scaled, self._landmarks))
 
-    def add(self, portion: Portion, reach: np.ndarray) -> _Equations:
+    def add(self, portion: FeatureBatch, block_scale: np.ndarray) -> _NormalEquations:
         """Add the pairs of a portion."""
         assert "losses" not in vars(self)
         folds = self._fold_of(portion.groups)
-        coordinates = self._compare(portion.features * reach) @ self._map
+        coordinates = self._compare(portion.features * block_scale) @ self._map
         self.pairs, self._dimensions = self.pairs + len(folds), portion.targets.shape[1]
         shared: dict[tuple[int, bytes], tuple[np.ndarray, np.ndarray]] = {}  # dimensions are mostly rated together
         for fold in range(FOLDS):
@@ -274,11 +274,11 @@ class _Equations:
         betas = (turned / (values + scale * PENALTIES[:, None])) @ vectors.T
         return betas, (y1 - betas @ x1) / n
 
-    def agreement(self, portion: Portion, reach: np.ndarray) -> np.ndarray:
+    def agreement(self, portion: FeatureBatch, block_scale: np.ndarray) -> np.ndarray:
         """Spearman `(dimensions,)` between ratings that were added and the predictions for their fold when it is left
         out: the mean over folds, except those where either is constant; 0 if no fold remains."""
         folds, best, decomposed = self._fold_of(portion.groups), self.losses.argmin(0), dict[int, Any]()
-        coordinates, agreements = self._compare(portion.features * reach) @ self._map, np.zeros(self._dimensions)
+        coordinates, agreements = self._compare(portion.features * block_scale) @ self._map, np.zeros(self._dimensions)
         for dimension in range(self._dimensions):
             correlations = []
             for fold in range(FOLDS):
@@ -307,13 +307,13 @@ def fit_preferences(better: np.ndarray, worse: np.ndarray, blocks: np.ndarray, g
         better: Features of the preferred pairs `(comparisons, features)`.
         worse: Features of the other pairs, in the same shape.
         blocks: As in `fit`.
-        groups: As in `Portion` `(comparisons,)`.
+        groups: As in `FeatureBatch` `(comparisons,)`.
 
     Returns:
         Weights `(features, 1)` in logits; the bias is 0.
     """
-    reach = _reach(np.concatenate([better, worse]), blocks)
-    differences = (better - worse) * reach
+    block_scale = _reach(np.concatenate([better, worse]), blocks)
+    differences = (better - worse) * block_scale
     features, labels = np.concatenate([differences, -differences]), np.repeat([1, 0], len(differences))
     folds = list(GroupKFold(min(FOLDS, len(set(groups.tolist())))).split(features, groups=np.tile(groups, 2)))
 
@@ -329,14 +329,14 @@ def fit_preferences(better: np.ndarray, worse: np.ndarray, blocks: np.ndarray, g
         for strength in 10.0 ** np.arange(-2, 4)
     }
     best = min(losses, key=lambda strength: losses[strength])
-    weights = reach * logistic(best, np.arange(len(features)))
+    weights = block_scale * logistic(best, np.arange(len(features)))
     record = {
         "kernel": "linear",
         "strength": best,
         "log_loss": losses[best] / len(features),
         "comparisons": len(differences),
     }
-    return Solution(reach, None, weights[:, None], np.zeros(1), record)
+    return Solution(block_scale, None, weights[:, None], np.zeros(1), record)
 
 
 def _reach(features: np.ndarray, blocks: np.ndarray, omit_first: bool = False) -> np.ndarray:
@@ -369,7 +369,7 @@ def _name(width: float | None, omitted: bool) -> str:
     return ("linear" if width is None else f"gaussian {width:g}") + (", without the first block" if omitted else "")
 
 
-def _apart(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def _squared_distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Squared distances `(first, second)`."""
     squares = (first**2).sum(1)[:, None] + (second**2).sum(1)[None]
     return np.maximum(squares - 2 * first @ second.T, 0)

@@ -26,7 +26,7 @@ from .backbones.audio_language_model import AudioLanguageModel
 from .backbones.base import Backbone
 from .backbones.configuration import in_json
 from .backbones.inputs import Inputs
-from .backbones.layers import made_by, passing_on
+from .backbones.layers import capture_outputs, passing_on
 from .disk_store import DiskStore
 from .judge import EmpathyJudge, EncodedClip, EncodedWindow, known_by
 from .lora import part_of
@@ -74,11 +74,11 @@ class ClipStates:
             stored = self.store.get(self.name(source, in_windows=True))
         if stored is None:
             return None
-        parts, heard = stored["states"].split(stored["lengths"].tolist()), stored["heard"].tolist()
+        parts, real_tokens = stored["states"].split(stored["lengths"].tolist()), stored["heard"].tolist()
         nothing = [None] * len(parts)
         weights = stored["weights"].tolist() if "weights" in stored else [1.0]
         of_clip = stored.get("layers", nothing), stored.get("functionals", nothing)
-        return [EncodedWindow(*window) for window in zip(parts, heard, weights, *of_clip, strict=True)]
+        return [EncodedWindow(*window) for window in zip(parts, real_tokens, weights, *of_clip, strict=True)]
 
     def put(self, source: AudioSource, encoded: EncodedClip) -> None:
         """Store the audio states of a clip."""
@@ -181,9 +181,9 @@ class PairStates:
                 "shares": of_pair[rows],
             }
             for name, values in (("layers", inputs.layers), ("functionals", inputs.functionals)):
-                if values is not None and inputs.heard is not None:
-                    heard = inputs.heard[rows]
-                    tensors[name], tensors["context"] = values[heard.clamp(min=0)].cpu(), heard[:, 1].cpu() >= 0
+                if values is not None and inputs.clip_rows is not None:
+                    clip_rows = inputs.clip_rows[rows]
+                    tensors[name], tensors["context"] = values[clip_rows.clamp(min=0)].cpu(), clip_rows[:, 1].cpu() >= 0
             if tensors["hidden"].isfinite().all():
                 self._clips.store.put(self.name(pair), tensors)
 
@@ -214,7 +214,7 @@ class PairStates:
             window_weights=torch.block_diag(*weights) if len(hidden) > len(pairs) else None,
             layers=_of_rows("layers", of_clips),
             functionals=_of_rows("functionals", of_clips),
-            heard=_heard(of_clips),
+            clip_rows=_clip_rows(of_clips),
             hidden=_padded(hidden, side),
             first=self.first,
             padding_last=side == "right",
@@ -224,7 +224,7 @@ class PairStates:
 def states_entering(backbone: AudioLanguageModel, inputs: Inputs, first: int) -> Tensor:
     """Hidden states `(batch, tokens, hidden)` that enter layer `first`; the layers from there on are not computed."""
     layers = backbone.layers[first:]
-    with passing_on(layers), made_by(layers[:1]) as passed_on:
+    with passing_on(layers), capture_outputs(layers[:1]) as passed_on:
         backbone.hidden_states(replace(inputs, packed=None))
     return passed_on[0]
 
@@ -259,7 +259,7 @@ def _of_rows(name: str, stored: Sequence[Mapping[str, Tensor]]) -> Tensor | None
     return torch.cat([tensors[name].flatten(0, 1) for tensors in stored]) if name in stored[0] else None
 
 
-def _heard(stored: Sequence[Mapping[str, Tensor]]) -> Tensor | None:
+def _clip_rows(stored: Sequence[Mapping[str, Tensor]]) -> Tensor | None:
     """Index into `_of_rows` of the response and the context of each row; -1 = no context; None = nothing is stored."""
     if "context" not in stored[0]:
         return None

@@ -120,7 +120,7 @@ class HeadInput(nn.Module):
             self._add_scale("functionals", (3, len(signal) // 3))
         if settings.landmarks:
             self.landmarks = nn.Buffer(torch.zeros(settings.landmarks, len(self.blocks)))
-            self.reach = nn.Buffer(torch.ones(len(self.blocks)))
+            self.block_scale = nn.Buffer(torch.ones(len(self.blocks)))
 
     def _add_scale(self, name: str, shape: tuple[int, ...]) -> None:
         # buffers: strategies shard parameters, and nothing trains these
@@ -136,7 +136,7 @@ class HeadInput(nn.Module):
             features = inputs.window_weights @ features
         if not self.settings.landmarks:
             return features
-        own = features * self.reach
+        own = features * self.block_scale
         with torch.no_grad():  # the exact distance: computed by a matrix product, it would depend on the batch
             distances = torch.cdist(own, self.landmarks, compute_mode="donot_use_mm_for_euclid_dist")
         # lends the kernel its gradient and adds exactly 0; on a GPU the gradient of `cdist` takes rows x landmarks x
@@ -154,7 +154,7 @@ class HeadInput(nn.Module):
         """
         layers = inputs.layers if self.settings.audio != "none" else None
         functionals = inputs.functionals if self.settings.functionals else None
-        return _of_pairs(layers, inputs.heard), _of_pairs(functionals, inputs.heard)
+        return _of_pairs(layers, inputs.clip_rows), _of_pairs(functionals, inputs.clip_rows)
 
     def standardised(self, pooled: Tensor, layers: Tensor | None, functionals: Tensor | None) -> Tensor:
         """Features of all blocks `(rows, features)` from the pooled states `(rows, hidden)` and from `raw`, before they
@@ -189,13 +189,13 @@ class HeadInput(nn.Module):
                 self.get_buffer(f"{name}_scale").copy_(torch.where(varies, variance.sqrt(), _NEVER).float())
 
 
-def _of_pairs(clips: Tensor | None, heard: Tensor | None) -> Tensor | None:
+def _of_pairs(clips: Tensor | None, clip_rows: Tensor | None) -> Tensor | None:
     """Values of the response, of the last context turn (NaN without one), and their difference `(rows, 3, ...)`."""
     if clips is None:
         return None
-    assert heard is not None, "inputs were built by a judge that reads nothing of the clips"
+    assert clip_rows is not None, "inputs were built by a judge that reads nothing of the clips"
     clips = clips.float()
-    response, context = clips[heard[:, 0]], clips[heard[:, 1].clamp(min=0)]
-    absent = (heard[:, 1] < 0).view(-1, *[1] * (clips.ndim - 1))
+    response, context = clips[clip_rows[:, 0]], clips[clip_rows[:, 1].clamp(min=0)]
+    absent = (clip_rows[:, 1] < 0).view(-1, *[1] * (clips.ndim - 1))
     context = torch.where(absent, torch.nan, context)
     return torch.stack([response, context, response - context], 1)

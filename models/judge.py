@@ -22,7 +22,7 @@ from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.base import Backbone, Checkpoint
 from .backbones.inputs import Clips, Inputs
-from .backbones.layers import LayerStatistics, whole_float32
+from .backbones.layers import LayerStatistics, no_tf32
 from .head_input import HeadInput, build_pooling
 from .heads import Head, Prediction, build_head
 from .lora import adapt, trained_in_full, weights_of
@@ -147,16 +147,16 @@ class EmpathyJudge(nn.Module):
 
     def pooled(self, inputs: Inputs) -> Tensor:
         """What the head reads `(pairs, features)`, float32."""
-        inputs = inputs if inputs.clips is None else self.heard(inputs)
+        inputs = inputs if inputs.clips is None else self.with_encoded_audio(inputs)
         pooled = self.pool_states(self.backbone.hidden_states(inputs), inputs)
         with torch.autocast(pooled.device.type, enabled=False):
             return self.head_input(pooled, inputs)
 
-    def known_of_clips(self, inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
+    def clip_features(self, inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
         """What the head reads of the clips of each row (`HeadInput.raw`); the language model does not run."""
-        return self.head_input.raw(self.heard(inputs))
+        return self.head_input.raw(self.with_encoded_audio(inputs))
 
-    def heard(self, inputs: Inputs) -> Inputs:
+    def with_encoded_audio(self, inputs: Inputs) -> Inputs:
         """The same inputs with their clips encoded."""
         if inputs.clips is None:
             return inputs
@@ -206,7 +206,7 @@ class EmpathyJudge(nn.Module):
         last = torch.tensor([windows[row[-1]].tokens for row in rows])[:, None]
         padding = last - torch.tensor([windows[row[-1]].real for row in rows])[:, None]
         tokens = torch.arange(sum(window.tokens for window in windows)).split([window.tokens for window in windows])
-        heard = [[row[-1], row[-2] if len(row) > 1 else -1] for row in rows]
+        clip_rows = [[row[-1], row[-2] if len(row) > 1 else -1] for row in rows]
         inputs = Inputs(
             input_ids=ids,
             attention_mask=mask,
@@ -217,7 +217,7 @@ class EmpathyJudge(nn.Module):
             audio_states=states,
             layers=layers,
             functionals=_stacked([window.functionals for window in windows]),
-            heard=torch.tensor(heard) if self._of_clips else None,
+            clip_rows=torch.tensor(clip_rows) if self._of_clips else None,
             window_weights=weights,
             padding_last=self.settings.padding_side == "right",
         )
@@ -325,7 +325,7 @@ class EmpathyJudge(nn.Module):
         can be used in training and in scoring.
         """
         statistics = LayerStatistics() if self.settings.head_input.audio != "none" else None
-        with whole_float32():
+        with no_tf32():
             if self.trains_tower:
                 states = self.backbone.encode_audio(clips, statistics)
             else:
@@ -349,7 +349,7 @@ class EmpathyJudge(nn.Module):
         }
         return trained | {f"head_input.{name}": value for name, value in self.head_input.named_buffers()}
 
-    def compare_with(self, landmarks: Tensor, reach: Tensor, beside: bool = False) -> None:
+    def compare_with(self, landmarks: Tensor, block_scale: Tensor, beside: bool = False) -> None:
         """Let the head read how near a pair is to each landmark `(landmarks, features)` in place of features, and with
         `beside` also the state of the language model. The head is new. See `HeadInput`.
         """
@@ -359,7 +359,7 @@ class EmpathyJudge(nn.Module):
         self.head_input = HeadInput(settings, self.backbone.hidden_size, self.backbone.layer_sizes).to(device)
         self.head_input.load_state_dict(before.state_dict(), strict=False)
         self.head_input.landmarks.copy_(landmarks)
-        self.head_input.reach.copy_(reach)
+        self.head_input.block_scale.copy_(block_scale)
         self.head = build_head(self.settings.head, self.head_input.size, self.dimensions, standardised=True).to(device)
 
     def own_modules(self) -> dict[str, nn.Module]:

@@ -30,8 +30,8 @@ from .calibration import (
     to_json,
 )
 from .heads import Prediction
-from .scoring import Heard, Predictor, check_scales, placed
-from .three_way import ThreeWay, comparisons, fit_three_way, verdict_of
+from .scoring import Predictor, ScoredPair, check_scales, placed
+from .three_way import PreferenceModel, comparisons, fit_three_way, verdict_of
 from .weight_files import weights_hash
 
 MIN_MAPPED = 20
@@ -87,7 +87,7 @@ def fit_calibration(
     dimensions: Sequence[Dimension],
     dataset: PairDataset,
     splits: Collection[str] | None,
-    judged: Mapping[str, Heard],
+    judged: Mapping[str, ScoredPair],
     *,
     method: MappingName = "none",
     abstain: float | None = None,
@@ -136,7 +136,7 @@ def fit_calibration(
 
 def _three_way(
     part: PairDataset, pairs: Sequence[Pair], dimension: Dimension, score: np.ndarray, error: np.ndarray
-) -> ThreeWay | None:
+) -> PreferenceModel | None:
     first, second, counts = comparisons(part, pairs, dimension)
     sign = 1.0 if dimension.higher_is_better else -1.0
     difference, combined = sign * (score[first] - score[second]), np.hypot(error[first], error[second])

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..data_modules.schema import Pair
 from .backbones.inputs import Inputs
 from .clip_encoder import KEPT_BYTES, ClipEncoder
-from .closed_form import EXACT, FOLDS, LANDMARKS, WIDTHS, Portion, Solution, fit
+from .closed_form import EXACT, FOLDS, LANDMARKS, WIDTHS, FeatureBatch, Solution, fit
 from .disk_store import DiskStore
 from .heads import Head, Prediction, build_head
 from .judge import EmpathyJudge
@@ -37,7 +37,7 @@ class Reader(Protocol):
 
     judge: EmpathyJudge  # on its device, in evaluation mode
 
-    def known_of_clips(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
+    def clip_features(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
         """What the head reads of their clips, on the CPU."""
         ...
 
@@ -69,7 +69,7 @@ def standardise(reader: Reader, pairs: Sequence[Pair]) -> None:
         ValueError: If no pair can be read.
     """
     measured, size = [], 0
-    for values in reader.known_of_clips(pairs):
+    for values in reader.clip_features(pairs):
         measured.append(values)
         size += sum(tensor.nbytes for tensor in values if tensor is not None)
         if size > _SCALED_BY_BYTES:
@@ -106,15 +106,15 @@ class Probe:
         for pairs, portion in self._portions(sample):
             self.sampled += pairs
             parts.append(portion)
-        self._sample = Portion(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+        self._sample = FeatureBatch(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
-    def _portions(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], Portion]]:
+    def _portions(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], FeatureBatch]]:
         rated, seen = self._rated, set[str]()
         for batch, values in self._reader.features(pairs):
             new = [row for row, pair in enumerate(batch) if pair.pair_id not in seen]
             seen.update(pair.pair_id for pair in batch)
             rows = [self._rows[batch[row].pair_id] for row in new]
-            portion = Portion(values[new], rated.targets[rows], rated.weights[rows], rated.groups[rows])
+            portion = FeatureBatch(values[new], rated.targets[rows], rated.weights[rows], rated.groups[rows])
             yield [batch[row] for row in new], portion
 
     def fit(self) -> Solution:
@@ -137,7 +137,7 @@ class Probe:
         scores, deviations = torch.empty(rows_of), torch.full(rows_of, torch.nan)
         folds = GroupKFold(min(FOLDS, len(set(self._sample.groups.tolist()))), shuffle=True, random_state=0)
         for fitted, rows in folds.split(self._sample.features, groups=self._sample.groups):
-            solution = fit(Portion(*(values[fitted] for values in self._sample)), self._blocks, **self._choice)
+            solution = fit(FeatureBatch(*(values[fitted] for values in self._sample)), self._blocks, **self._choice)
             with torch.no_grad():
                 compared = torch.from_numpy(solution.compared(self._sample.features[rows])).float()
                 prediction = head_at(judge, solution, means)(compared)
@@ -158,7 +158,7 @@ def head_at(judge: EmpathyJudge, solution: Solution, means: Tensor) -> Head:
 def compare_as(judge: EmpathyJudge, solution: Solution, beside: bool = False) -> None:
     """Let a judge compare pairs with the landmarks of a solution, where it has some (`EmpathyJudge.compare_with`)."""
     if solution.landmarks is not None:
-        judge.compare_with(torch.from_numpy(solution.landmarks), torch.from_numpy(solution.reach), beside)
+        judge.compare_with(torch.from_numpy(solution.landmarks), torch.from_numpy(solution.block_scale), beside)
 
 
 def without_adapters(settings: JudgeSettings) -> JudgeSettings:
@@ -185,9 +185,9 @@ class ClipReader:
                 yield usable, self.judge.build_inputs(usable, states).to(self.judge.device)
 
     @torch.inference_mode()
-    def known_of_clips(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
+    def clip_features(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
         for _, inputs in self.inputs(pairs):
-            layers, functionals = self.judge.known_of_clips(inputs)
+            layers, functionals = self.judge.clip_features(inputs)
             yield None if layers is None else layers.cpu(), None if functionals is None else functionals.cpu()
 
     @torch.inference_mode()

@@ -18,7 +18,7 @@ from ..data_modules.prosody import ClipFacts
 from ..data_modules.ratings import same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
 from .artifact import LoadedJudge, Placement, load_any
-from .backbones.packing import WORTHWHILE
+from .backbones.packing import MAX_PACKED_FRACTION
 from .clip_encoder import KEPT_BYTES, ClipEncoder, batches_for
 from .disk_store import DiskStore
 from .heads import Prediction, combine
@@ -31,7 +31,7 @@ SPREAD = "auto"
 """Device name of a judge that is spread over all GPUs, then main memory."""
 
 
-class Heard(NamedTuple):
+class ScoredPair(NamedTuple):
     """A pair after its pass through the judge."""
 
     # score and deviation as the head makes them, each `(dimensions,)`, or what is wrong with the audio
@@ -83,11 +83,11 @@ class Predictor:
 
     def predict(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Prediction | AudioError]]:
         """Each pair, in order, with score and deviation as the head makes them, not calibrated `(dimensions,)`."""
-        for heard in self.run(pairs):
-            assert heard.pair is not None
-            yield heard.pair, heard.outcome
+        for scored in self.run(pairs):
+            assert scored.pair is not None
+            yield scored.pair, scored.outcome
 
-    def run(self, pairs: Iterable[Pair | AudioError]) -> Iterator[Heard]:
+    def run(self, pairs: Iterable[Pair | AudioError]) -> Iterator[ScoredPair]:
         """Yield all that was found of each pair, in order; an error in place of a pair comes out as it is."""
         waiting, judge = iter(pairs), self.judge
         while chunk := list(itertools.islice(waiting, self.batch_size * _SORTED_BATCHES)):
@@ -99,7 +99,7 @@ class Predictor:
                     # where members share the tower, audio states are the same for all
                     members.append(self._predict(batch, member if judge.trains_tower else None))
             combined = iter(members[0]) if len(members) == 1 else map(_combined, zip(*members, strict=True))
-            yield from (Heard(pair) if isinstance(pair, AudioError) else next(combined) for pair in chunk)
+            yield from (ScoredPair(pair) if isinstance(pair, AudioError) else next(combined) for pair in chunk)
 
     def forget(self) -> None:
         """Drop the audio states that are cached in this process.
@@ -110,7 +110,7 @@ class Predictor:
         with self._turn:
             self._encoder.forget()
 
-    def _predict(self, pairs: Sequence[Pair], member: int | None) -> list[Heard]:
+    def _predict(self, pairs: Sequence[Pair], member: int | None) -> list[ScoredPair]:
         """Predict with the judge's present weights; `member` = whose audio states these are, None = those of all."""
         judge, sources = self.judge, [pair.clips for pair in pairs]
         states, facts, failed = self._encoder.encode(dict.fromkeys(itertools.chain(*sources)), member)
@@ -147,14 +147,14 @@ class Predictor:
         for rows, prediction in predictions:  # the host waits for a GPU only here
             for numbers, of_row in zip(rows, prediction.each(), strict=True):
                 outcomes |= dict.fromkeys(numbers, of_row)
-        heard = []
+        scored = []
         for number, (pair, clips) in enumerate(zip(pairs, sources, strict=True)):
             if (outcome := outcomes.get(number)) is None:
                 reason = f"pair {pair.pair_id!r}: too long for the memory of {judge.device}"
                 outcome = AudioError(reason, "too large for the memory")
             known = tuple(facts[source] for source in clips if source in facts)
-            heard.append(Heard(outcome, known, pair, windows[number]))
-        return heard
+            scored.append(ScoredPair(outcome, known, pair, windows[number]))
+        return scored
 
 
 def _in_order(
@@ -177,10 +177,10 @@ def _in_order(
     order = sorted(rows, key=lambda row: (-before[row[0]], group[contexts[row[0]]], -response[row[0]]))
     of_each = {contexts[first]: before[first] for first in firsts}
     responses = sum(response.values())
-    return order, sum(of_each.values()) + responses <= WORTHWHILE * (sum(before.values()) + responses)
+    return order, sum(of_each.values()) + responses <= MAX_PACKED_FRACTION * (sum(before.values()) + responses)
 
 
-def _combined(members: Sequence[Heard]) -> Heard:
+def _combined(members: Sequence[ScoredPair]) -> ScoredPair:
     """The results of all members for one pair as one: a clip that one member cannot use, none can."""
     predictions = [member.outcome for member in members if isinstance(member.outcome, Prediction)]
     if len(predictions) < len(members):

@@ -65,7 +65,7 @@ class BesideNext:
 
 
 @dataclass(frozen=True)
-class ThreeWay:
+class PreferenceModel:
     """How differences of scores become verdicts of people."""
 
     n: Annotated[int, Field(ge=0)]  # verdicts that it was fitted on
@@ -118,7 +118,7 @@ class ThreeWay:
 
 def probabilities(difference: np.ndarray, error: np.ndarray, factor: float, tie_width: float) -> np.ndarray:
     """Probabilities `(verdicts, 3)` of first, second, no difference, from differences of scores and their standard
-    errors, both `(verdicts,)` in rating points; `factor` and `tie_width` are those of `ThreeWay`.
+    errors, both `(verdicts,)` in rating points; `factor` and `tie_width` are those of `PreferenceModel`.
     """
     spread = factor * np.maximum(error, _SMALLEST)
     first, second = ndtr((difference - tie_width) / spread), ndtr((-difference - tie_width) / spread)
@@ -127,7 +127,7 @@ def probabilities(difference: np.ndarray, error: np.ndarray, factor: float, tie_
 
 def fit_three_way(
     difference: np.ndarray, error: np.ndarray | None, verdict: np.ndarray, groups: np.ndarray
-) -> ThreeWay | None:
+) -> PreferenceModel | None:
     """Fit factor and tie width by maximum likelihood, then the bounds.
 
     Args:
@@ -156,7 +156,7 @@ def fit_three_way(
     predicted = probabilities(difference, error, factor, width)
     confidence, wrong = predicted.max(axis=1), predicted.argmax(axis=1) != verdict
     bounds = tuple(decided_above(confidence, wrong, codes, max_error) for max_error in MAX_ERRORS)
-    return ThreeWay(len(verdict), count, factor, width, bounds, uses_error)
+    return PreferenceModel(len(verdict), count, factor, width, bounds, uses_error)
 
 
 def decided_above(confidence: np.ndarray, wrong: np.ndarray, groups: np.ndarray, max_error: float) -> float | None:
@@ -226,7 +226,7 @@ def comparisons(
             if np.isfinite(difference).any():
                 votes[comparison] = np.array([(difference > 0).sum(), (difference < 0).sum(), (difference == 0).sum()])
     if part.preferences is not None:
-        preferences = part.preferences[part.preferences["dimension"] == dimension.name]
+        preferences = part.preferences.loc[part.preferences["dimension"] == dimension.name]
         position_of = {pair.pair_id: position for position, pair in enumerate(pairs)}
         for better, worse, strength in preferences[["chosen_id", "rejected_id", "strength"]].itertuples(index=False):
             if better in position_of and worse in position_of:

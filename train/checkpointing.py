@@ -55,7 +55,7 @@ class CannotWrite(UserError):
 
 
 @contextmanager
-def alone_in(run: Path) -> Iterator[None]:
+def run_lock(run: Path) -> Iterator[None]:
     """Make a folder and lock it: no other process can train in it within this context.
 
     The system releases the lock when this process dies (`locked`).

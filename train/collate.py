@@ -117,7 +117,7 @@ def gather(prediction: Prediction, labels: Labels) -> tuple[Prediction, Labels]:
         return prediction, labels
     labels = replace(labels, chosen=labels.chosen + rank * rows, rejected=labels.rejected + rank * rows)
     predicted, label_tensors = _tensors(prediction), _tensors(labels)
-    gathered = _of_all_ranks([*predicted.values(), *label_tensors.values()])
+    gathered = _gather([*predicted.values(), *label_tensors.values()])
     return (
         replace(prediction, **dict(zip(predicted, gathered, strict=False))),
         replace(labels, **dict(zip(label_tensors, gathered[len(predicted) :], strict=True))),
@@ -129,7 +129,7 @@ def _tensors(rows: Prediction | Labels) -> dict[str, Tensor]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _of_all_ranks(own: Sequence[Tensor]) -> list[Tensor]:
+def _gather(own: Sequence[Tensor]) -> list[Tensor]:
     """Each tensor with the rows of all ranks, by one collective: their bytes side by side, in words of 8."""
     flat = [value.detach().contiguous().flatten().view(torch.uint8) for value in own]
     sizes = [-(-len(value) // 8) * 8 for value in flat]

@@ -25,7 +25,7 @@ from .shared import (
     selection_callbacks,
 )
 from .start import StartAtProbe, ValidateStart
-from .strategies import SameStart, check_strategy
+from .strategies import BroadcastInitialState, check_strategy
 
 
 def train_lora(
@@ -65,7 +65,7 @@ def train_lora(
         folder,
         stopping=selection_callbacks(recipe, folder),
         starting=[start, ValidateStart(start)],
-        watching=[SameStart(resumed.loops), *watching],
+        watching=[BroadcastInitialState(resumed.loops), *watching],
         one_process=one_process,
     )
 

@@ -30,7 +30,7 @@ from .shared import (
     selection_callbacks,
 )
 from .start import closed_form, put_head_at, shards_weights, standardised_reader
-from .strategies import SameStart, check_strategy
+from .strategies import BroadcastInitialState, check_strategy
 
 NO_STEPS: Mapping[str, int] = {"max_epochs": 0, "max_steps": -1}
 """Arguments of a trainer that prepares a judge for training and takes no step."""
@@ -59,7 +59,7 @@ def train_probe(
         folder,
         stopping=selection_callbacks(recipe, folder),
         starting=[FitProbe(least_landmarks)],
-        watching=[SameStart(None), *watching],
+        watching=[BroadcastInitialState(None), *watching],
         changed=NO_STEPS,
         one_process=one_process,
     )

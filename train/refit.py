@@ -36,7 +36,7 @@ from .shared import (
     read_data,
 )
 from .start import StartAtProbe
-from .strategies import SameStart, check_strategy
+from .strategies import BroadcastInitialState, check_strategy
 
 
 def refit_probe(
@@ -69,7 +69,7 @@ def refit_probe(
         folder,
         stopping=[],
         starting=[leaving_out if scores is None else FitProbe()],
-        watching=[SameStart(None), *watching],
+        watching=[BroadcastInitialState(None), *watching],
         changed={"limit_val_batches": 0, **NO_STEPS},
         one_process=one_process,
     )
@@ -116,7 +116,7 @@ def refit_lora(
         folder,
         stopping=[StopAfter(epochs)],
         starting=[StartAtProbe(resumed.checkpoint is not None)],
-        watching=[SameStart(resumed.loops), *watching],
+        watching=[BroadcastInitialState(resumed.loops), *watching],
         changed={"limit_val_batches": 0},
         one_process=True,
     )

@@ -15,11 +15,11 @@ from ..data_modules.folders import RemotePath
 from ..data_modules.schema import PairDataset
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS
 from ..models.weight_files import read_checkpoint
-from .checkpointing import alone_in, stopped_by_signals
+from .checkpointing import run_lock, stopped_by_signals
 from .lora import train_lora
 from .probe import train_probe
 from .recipe import Config, RecipeParser
-from .shared import is_first, run_folder
+from .shared import is_global_zero, run_folder
 from .strategies import check_accelerator, refused_by_lightning
 
 if TYPE_CHECKING:
@@ -105,8 +105,8 @@ def train(
     check_accelerator(recipe)
     folder = run_folder(recipe)
     with stopped_by_signals(), refused_by_lightning(ValueError), ExitStack() as until_the_end:
-        if is_first():
-            until_the_end.enter_context(alone_in(folder))
+        if is_global_zero():
+            until_the_end.enter_context(run_lock(folder))
         if recipe.method == "auto" or recipe.folds or (recipe.refit and recipe.method == "lora"):
             from .cross_validate import cross_validate  # imports the statistics, which a single run does not need
 

@@ -40,7 +40,7 @@ from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
 from ..models.judge_calibration import fit_calibration, store_calibration
 from ..models.lora import check_trainable, count_parameters, parameter_table
-from ..models.scoring import Heard
+from ..models.scoring import ScoredPair
 from ..models.settings import BuiltSettings
 from ..models.weight_files import hash_of, read_checkpoint
 from .checkpointing import (
@@ -64,7 +64,7 @@ from .throughput import ProgressLines, Throughput
 # ---------------------------------------------------------------- the folder of a run, and where it begins
 
 
-def is_first() -> bool:
+def is_global_zero() -> bool:
     """Whether this is the first process of the run, the only one that writes files and prints."""
     return rank_zero_only.rank == 0  # pyright: ignore[reportFunctionMemberAccess]
 
@@ -90,10 +90,10 @@ def starting_point(run: Path, resume: bool | Literal["auto"]) -> Path | None:
         UserError: If there shall be one and is none, or the other way round.
     """
     # left by a kill; only the first process deletes: others could delete what it is already writing
-    for unfinished in (run / CHECKPOINTS).glob(".*.tmp") if is_first() else ():
+    for unfinished in (run / CHECKPOINTS).glob(".*.tmp") if is_global_zero() else ():
         unfinished.unlink(missing_ok=True)
     checkpoint, passed_over = find_resumable(run / CHECKPOINTS)
-    for line in passed_over if is_first() else ():
+    for line in passed_over if is_global_zero() else ():
         say(f"passed over {line}", "yellow")
     if resume is True and checkpoint is None:
         raise UserError(f"{run / CHECKPOINTS}: nothing to resume from; expected a run with a whole {LAST} or {BEST}")
@@ -132,7 +132,7 @@ def begin_or_resume(recipe: Recipe, text: str) -> tuple[Path, Resumed]:
 
 
 def _write_recipe(run: Path, text: str, seed: int) -> None:
-    if is_first():
+    if is_global_zero():
         write_files("train", run, {CONFIG_FILE: text.encode()})
     L.seed_everything(seed, workers=True, verbose=False)
     silence_libraries()  # once more: Lightning has set the levels of its loggers
@@ -354,7 +354,7 @@ def _print_parts(judge: EmpathyJudge, raters: RaterEmbedding | None, recipe: Rec
     """Print what is trained, and compare it with what the recipe expects."""
     learned = {} if raters is None else {"raters": raters}
     counts = count_parameters(judge.backbone, {**judge.own_modules(), **learned})
-    if is_first():
+    if is_global_zero():
         say(parameter_table(counts))
         unread = sum(pair.told is not None for pair in data.train.pairs)
         if unread and not judge.backbone.reads_text:
@@ -373,7 +373,7 @@ def publish(run: Path, judge: EmpathyJudge, data: PairDataModule) -> None:
         UserError: If there is none.
     """
     best = check_best(run)
-    if is_first():
+    if is_global_zero():
         for line in start_in_words(best["description"]["provenance"]):
             say(line)
     calibrate(run, best, judge, data)
@@ -407,7 +407,7 @@ def calibrate(run: Path, checkpoint: dict[str, Any], judge: EmpathyJudge, data: 
     all end at the same time: a scheduler that waits for none is not kept waiting by the first.
     """
     facts = measured(data.validation.pairs, judge)
-    if not is_first():
+    if not is_global_zero():
         return
     try:
         if "validation" not in checkpoint:
@@ -415,7 +415,7 @@ def calibrate(run: Path, checkpoint: dict[str, Any], judge: EmpathyJudge, data: 
         trained = {key: value for key, value in checkpoint["state_dict"].items() if key.startswith("judge.")}
         predictions = Prediction.kept(*(checkpoint["validation"][key].float() for key in ("score", "deviation"))).each()
         judged = {
-            pair.pair_id: Heard(prediction, tuple(facts[source] for source in pair.clips))
+            pair.pair_id: ScoredPair(prediction, tuple(facts[source] for source in pair.clips))
             for pair, prediction in zip(data.validation.pairs, predictions, strict=True)
         }
         weights = hash_of([{key.removeprefix("judge."): value for key, value in trained.items()}])

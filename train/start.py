@@ -171,10 +171,10 @@ class SharedReader:
         inputs = self.judge.build_inputs(pairs) if features is None else features.inputs(pairs)
         return inputs.to(self.judge.device)
 
-    def known_of_clips(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
+    def clip_features(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
-                layers, functionals = self.judge.known_of_clips(self._inputs(batch))
+                layers, functionals = self.judge.clip_features(self._inputs(batch))
             own = None if layers is None else layers.cpu(), None if functionals is None else functionals.cpu()
             yield from all_gather_object(own)
 
@@ -228,7 +228,7 @@ def _from_preferences(reader: SharedReader, data: PairDataModule) -> Solution | 
     signs = directions(data.dimensions).double().numpy()
     weights = np.concatenate([solution.weights for solution in solutions], 1) * signs * spans / 4
     first = solutions[0]
-    return Solution(first.reach, None, weights, data.mean_ratings().double().numpy(), first.record)
+    return Solution(first.block_scale, None, weights, data.mean_ratings().double().numpy(), first.record)
 
 
 def put_head_at(module: JudgeModule, solution: Solution, *, beside: bool) -> None:

@@ -411,7 +411,7 @@ def check_strategy(recipe: Recipe) -> None:
         raise UserError(f"{problem}, or --config strategy_ddp")
 
 
-class SameStart(Callback):
+class BroadcastInitialState(Callback):
     """Checks that all processes of a run resume from the same checkpoint: each has looked for it by itself, and a
     network file system may have shown an older state to some of them.
 

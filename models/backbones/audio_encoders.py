@@ -232,7 +232,7 @@ class WaveEncoder(PairEncoder):
         ]
         return Clips(nn.utils.rnn.pad_sequence(rows, batch_first=True), [len(row) for row in rows])
 
-    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
+    def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         """States of all layers side by side `(states, layers * size)`."""
         device, tower = clips.features.device.type, self.tower
         # a tower that is trained is called under autocast, which would round the samples; "meta" has no autocast
@@ -244,7 +244,9 @@ class WaveEncoder(PairEncoder):
             features = self._convolved(clips)
         features = features.to(tower.feature_projection.projection.weight.dtype)
         lengths = [self.audio_tokens(length) for length in clips.lengths]
-        return _pack(self.run(features, padding_mask(lengths, features.shape[1], features.device)), lengths, heard)
+        return _pack(
+            self.run(features, padding_mask(lengths, features.shape[1], features.device)), lengths, layer_statistics
+        )
 
     def _convolved(self, clips: Clips) -> Tensor:
         """Output of the convolutions over the samples, float32 `(rows, frames, channels)`."""
@@ -316,12 +318,12 @@ class Wav2Vec2Bert(PairEncoder):
         extracted = self.extractor(list(clips), sampling_rate=self.sampling_rate, return_tensors="pt")
         return Clips(extracted["input_features"], extracted["attention_mask"].sum(-1).tolist())
 
-    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
+    def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         """States of all layers side by side `(states, layers * size)`."""
         features = clips.features.to(self.tower.dtype)
         real = padding_mask(clips.lengths, features.shape[1], features.device)
         states = self.tower(features, attention_mask=real, output_hidden_states=True).hidden_states
-        return _pack(states, clips.lengths, heard)
+        return _pack(states, clips.lengths, layer_statistics)
 
 
 class Whisper(PairEncoder):
@@ -351,19 +353,21 @@ class Whisper(PairEncoder):
         extracted = self.extractor(list(clips), sampling_rate=self.sampling_rate, return_tensors="pt")
         return Clips(extracted["input_features"], [self.audio_tokens(len(clip)) for clip in clips])
 
-    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
+    def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         """States of all layers side by side `(states, layers * size)`."""
         features = clips.features.to(self.tower.dtype)
-        return _pack(self.tower(features, output_hidden_states=True).hidden_states, clips.lengths, heard)
+        return _pack(self.tower(features, output_hidden_states=True).hidden_states, clips.lengths, layer_statistics)
 
 
-def _pack(layers: Sequence[Tensor], lengths: Sequence[int], heard: LayerStatistics | None) -> Tensor:
+def _pack(layers: Sequence[Tensor], lengths: Sequence[int], layer_statistics: LayerStatistics | None) -> Tensor:
     """States of several layers, each `(rows, frames, size)`, side by side without padding `(states, layers * size)`;
-    the first `lengths` frames of the rows belong to clips. `heard` collects their statistics.
+    the first `lengths` frames of the rows belong to clips. `layer_statistics` collects their statistics.
     """
     layers = [layer.to(layers[0].device) for layer in layers]  # of an encoder that is spread over GPUs
-    if heard is not None:
-        heard.add(torch.stack([over_time(layer, lengths) for layer in layers], 1), [[length] for length in lengths])
+    if layer_statistics is not None:
+        layer_statistics.add(
+            torch.stack([over_time(layer, lengths) for layer in layers], 1), [[length] for length in lengths]
+        )
     return torch.cat([without_padding(layer, lengths) for layer in layers], -1)
 
 

@@ -18,7 +18,7 @@ from ...data_modules.errors import TextError, UserError
 from ...data_modules.schema import Pair, check_situation
 from .base import Backbone, BackbonePart, Checkpoint, Layout
 from .inputs import Clips, Inputs, Packed
-from .layers import KERNEL, attending, made_by, passing_on
+from .layers import KERNEL, attention_layout, capture_outputs, passing_on
 from .loading import load_processor, one_line
 from .packing import pack
 
@@ -159,7 +159,7 @@ class AudioLanguageModel(Backbone):
         packed = inputs.packed
         positions = (inputs.attention_mask.cumsum(-1) - 1).clamp(min=0)
         if inputs.hidden is not None:
-            with passing_on(self.layers[: inputs.first], inputs.hidden), attending(inputs.padding_last, None):
+            with passing_on(self.layers[: inputs.first], inputs.hidden), attention_layout(inputs.padding_last, None):
                 return self.read(inputs.input_ids, inputs.hidden, inputs.attention_mask, positions)
         states = inputs.audio_states
         if states is None:
@@ -172,8 +172,8 @@ class AudioLanguageModel(Backbone):
         audio = self.project(states.to(embeddings.device, dtype)).to(embeddings)[tokens.audio_index]
         flat = embeddings.flatten(0, 1).index_copy(0, tokens.audio_positions.to(embeddings.device), audio)
         embeddings = flat.view_as(embeddings)
-        collecting = made_by(self.layers) if self._every_layer else nullcontext(())
-        with attending(inputs.padding_last, packed), collecting as layer_states:
+        collecting = capture_outputs(self.layers) if self._every_layer else nullcontext(())
+        with attention_layout(inputs.padding_last, packed), collecting as layer_states:
             last = self.read(tokens.input_ids, embeddings, tokens.attention_mask, positions)
         if any(states.ndim != 3 for states in layer_states):
             raise UserError(f"pooling layer_mix: backbone {self.name} has several states of each token in its layers")

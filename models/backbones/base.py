@@ -180,9 +180,9 @@ class Backbone(ABC):
         """
 
     @abstractmethod
-    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
+    def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         """Audio states of all clips one after the other, without padding, before the projector `(states, audio size)`;
-        `heard` collects statistics of the encoder's layers.
+        `layer_statistics` collects statistics of the encoder's layers.
         """
 
     @abstractmethod

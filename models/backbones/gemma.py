@@ -28,7 +28,7 @@ from ...data_modules.errors import UserError
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
 from .base import BackbonePart, Checkpoint, Layout
 from .inputs import Clips
-from .layers import LayerStatistics, on_device, watching, without_padding
+from .layers import LayerStatistics, on_device, record_layers, without_padding
 from .loading import SpeechProcessor
 
 IGNORED_KEYS = r"^(lm_head|model\.vision_tower|model\.embed_vision)\."
@@ -122,7 +122,7 @@ class Gemma3n(AudioLanguageModel):
         """See `AudioLanguageModel`; of several clips at once, padding would become frames of its own."""
         return torch.from_numpy(self.extractor([clip])["input_features"][0])
 
-    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
+    def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         """Audio states of all clips one after the other `(clips * states, audio size)`."""
         tower = self.tower
         features = clips.features.to(tower.subsample_conv_projection.input_proj_linear.weight.dtype)
@@ -134,7 +134,7 @@ class Gemma3n(AudioLanguageModel):
         states = pad_sequence(rows, batch_first=True)
         lengths = [len(row) for row in rows]
         padding = torch.arange(states.shape[1], device=states.device) >= on_device(lengths, states.device)[:, None]
-        with watching(heard, tower.conformer, clips, lengths):
+        with record_layers(layer_statistics, tower.conformer, clips, lengths):
             for block in tower.conformer:
                 states = block(states, padding)
         step = tower.config.conf_reduction_factor
@@ -201,10 +201,10 @@ class Gemma4(AudioLanguageModel):
         extracted = self.extractor(list(clips), return_tensors="pt")
         return Clips(extracted["input_features"], extracted["input_features_mask"].sum(-1).tolist())
 
-    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
+    def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         features = clips.features.to(self.tower.output_proj.weight.dtype)
         frames = on_device(clips.lengths, features.device)[:, None]
         lengths = [-(-length // 4) for length in clips.lengths]
-        with watching(heard, self.tower.layers, clips, lengths):
+        with record_layers(layer_statistics, self.tower.layers, clips, lengths):
             output = self.tower(features, torch.arange(features.shape[1], device=features.device) < frames)
         return without_padding(output.last_hidden_state, lengths)

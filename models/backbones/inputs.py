@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-def moved(tensor: Tensor, device: torch.device) -> Tensor:
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """The tensor on a device. The host does not wait where that is safe: on the GPU of a Mac the copy may begin after
     the memory that it reads has been given to another tensor."""
     return tensor.to(device, non_blocking=device.type == "cuda")
@@ -23,7 +23,7 @@ class Movable:
 
     def to(self, device: torch.device) -> Self:
         """The same on another device."""
-        return self._each(lambda value: moved(value, device))
+        return self._each(lambda value: to_device(value, device))
 
     def pin_memory(self) -> Self:
         """The same in memory that a GPU can read while it computes; a data loader calls it."""
@@ -91,7 +91,7 @@ class Inputs(Movable):
     # measures of the same clips `(clips, measures)`, NaN where one cannot be told, for such a head
     functionals: Tensor | None = None
     # row in these two of the response and of the last context turn, -1 = no context `(batch, 2)`
-    heard: Tensor | None = None
+    clip_rows: Tensor | None = None
     # where long clips are cut into windows, a pair has several rows, and this is the weight of each row in each pair
     # `(pairs, batch)`; None = one row for each pair
     window_weights: Tensor | None = None

@@ -32,27 +32,27 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from .inputs import Clips, Packed, moved
+from .inputs import Clips, Packed, to_device
 
 KERNEL = "sdpa_of_known_lengths"
 """Name of such attention in configurations of `transformers`."""
 SHARED, PADDING = -1, -2
 """Tokens of packed rows that belong to no single pair: see `Packed.branch`."""
 _rows: ContextVar[tuple[bool, Packed | None]] = ContextVar("rows", default=(False, None))
-"""See `attending`."""
+"""See `attention_layout`."""
 _LEAST_VARIANCE = 1e-8
 _precisions: list[str] = []
-"""What threads within `whole_float32` found; the process has one setting, and the last to leave restores the first."""
+"""What threads within `no_tf32` found; the process has one setting, and the last to leave restores the first."""
 _PRECISION_TURN = threading.Lock()
 
 
 def on_device(values: Sequence[int], device: torch.device) -> Tensor:
     """Integers that the host knows, on a device; the host does not wait for the copy."""
-    return moved(torch.tensor(values, dtype=torch.int64), device)
+    return to_device(torch.tensor(values, dtype=torch.int64), device)
 
 
 @contextmanager
-def whole_float32() -> Iterator[None]:
+def no_tf32() -> Iterator[None]:
     """Within this context, a GPU computes float32 convolutions in float32, as a CPU does: by default cuDNN rounds the
     factors to 10 bits (TF32), and with torch before 2.9 it still does."""
     convolutions: Any = getattr(torch.backends.cudnn, "conv", None)
@@ -84,7 +84,7 @@ def without_padding(rows: Tensor, lengths: Sequence[int]) -> Tensor:
 
 
 @contextmanager
-def attending(padding_last: bool, packed: Packed | None) -> Iterator[None]:
+def attention_layout(padding_last: bool, packed: Packed | None) -> Iterator[None]:
     """Within this context, a causal mask ignores padding if it is known to follow all real tokens; a token of packed
     rows attends to what it follows in its own pair, as other pairs share its row.
 
@@ -158,7 +158,7 @@ def in_one_row(states: Tensor, lengths: Sequence[int]) -> tuple[Tensor, OneRow |
     real = np.arange(max(lengths)) < np.array(lengths)[:, None]
     places = np.where(real, real.cumsum().reshape(real.shape) - 1, 0)
     tensors = map(torch.from_numpy, (real[:, None, None], places, np.flatnonzero(real)))
-    return states[None], OneRow(torch.tensor(lengths), *(moved(tensor, states.device) for tensor in tensors))
+    return states[None], OneRow(torch.tensor(lengths), *(to_device(tensor, states.device) for tensor in tensors))
 
 
 _REPEATED = nn.Module()
@@ -255,31 +255,31 @@ def _together(rows: Tensor, counts: Sequence[int]) -> Tensor:
 
 
 @contextmanager
-def watching(
-    heard: LayerStatistics | None, layers: Sequence[nn.Module], clips: Clips, rows: Sequence[int]
+def record_layers(
+    layer_statistics: LayerStatistics | None, layers: Sequence[nn.Module], clips: Clips, rows: Sequence[int]
 ) -> Iterator[None]:
-    """Within this context, add the statistics of one pass through these layers to `heard`.
+    """Within this context, add the statistics of one pass through these layers to `layer_statistics`.
 
     Args:
-        heard: Collects the statistics; None = nothing is done.
+        layer_statistics: Collects the statistics; None = nothing is done.
         layers: Each returns states `(rows, positions, size)`, or a tuple that begins with them.
         clips: Say which rows are those of a clip.
         rows: Real positions of each row; all may stand in one (`OneRow`).
     """
-    if heard is None:
+    if layer_statistics is None:
         yield
         return
 
     def summed_up(states: Tensor) -> Tensor:
         return over_time(states if len(states) == len(rows) else states[0].split(rows), rows)
 
-    with made_by(layers, summed_up, and_given=True) as statistics:  # of each (rows, 2, size)
+    with capture_outputs(layers, summed_up, and_given=True) as statistics:  # of each (rows, 2, size)
         yield
-    heard.add(torch.stack(statistics, 1), clips.by_clip(rows))
+    layer_statistics.add(torch.stack(statistics, 1), clips.by_clip(rows))
 
 
 @contextmanager
-def made_by(
+def capture_outputs(
     layers: Sequence[nn.Module], of: Callable[[Tensor], Tensor] | None = None, and_given: bool = False
 ) -> Iterator[list[Tensor]]:
     """Within this context, collect the outputs of these layers, in their order, or a function `of` each of them;

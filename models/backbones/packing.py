@@ -1,8 +1,9 @@
 """Packs several pairs into a row, in which their common beginning is read once.
 
 Several responses to one context begin with the same tokens, which a causal language model turns into the same states
-whatever follows. A row holds this beginning once and the rest of each pair behind it; a mask (`layers.attending`)
-and the positions let each pair see what it would see alone. A row may hold several beginnings, for less padding.
+whatever follows. A row holds this beginning once and the rest of each pair behind it; a mask
+(`layers.attention_layout`) and the positions let each pair see what it would see alone. A row may hold several
+beginnings, for less padding.
 
 Attention also computes what the mask excludes, and so grows with the square of a row's width. The largest width of rows
 is therefore chosen by the cost of a layer: about 24 h^2 operations for a token in its linear layers and 4 w h in its
@@ -26,7 +27,7 @@ from .layers import PADDING, SHARED
 
 _WIDTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 """Largest widths of rows that are tried, in lengths of the longest pair."""
-WORTHWHILE = 0.85
+MAX_PACKED_FRACTION = 0.85
 """Largest share of the unpacked batch's tokens, and of its cost, at which it is packed."""
 
 
@@ -67,7 +68,8 @@ def pack(ids: Tensor, mask: Tensor, states: Tensor, in_response: Tensor, hidden_
         start = int(begun[0]) if len(begun) else len(places)
         rows.append(_Row(own_ids[places].numpy(), own_states[places].numpy(), places.numpy(), start))
     real, packed = sum(len(row.places) for row in rows), sum(tree.size for tree in _trees(rows, math.inf))
-    if packed > WORTHWHILE * real:  # padding alone costs less than an explicit mask, which rules out flash attention
+    # Padding alone costs less than an explicit mask, which rules out flash attention
+    if packed > MAX_PACKED_FRACTION * real:
         return None
     longest = max(len(row.places) for row in rows)
     layouts = [_layout(rows, int(share * longest)) for share in _WIDTHS]
@@ -75,7 +77,7 @@ def pack(ids: Tensor, mask: Tensor, states: Tensor, in_response: Tensor, hidden_
     cost, best = min(
         ((_cost(len(layout), _width(layout), hidden_size), layout) for layout in layouts), key=lambda pair: pair[0]
     )
-    if cost > WORTHWHILE * _cost(batch, tokens, hidden_size):
+    if cost > MAX_PACKED_FRACTION * _cost(batch, tokens, hidden_size):
         return None
     return _filled(rows, best, (batch, tokens))
 

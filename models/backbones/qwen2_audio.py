@@ -21,7 +21,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
 from .base import BackbonePart, Checkpoint
 from .inputs import Clips
-from .layers import KERNEL, LayerStatistics, OneRow, in_one_row, padding_mask, watching, without_padding
+from .layers import KERNEL, LayerStatistics, OneRow, in_one_row, padding_mask, record_layers, without_padding
 
 WHISPER_TOWER = BackbonePart(
     "audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), layers="audio_tower.layers"
@@ -71,7 +71,7 @@ class WhisperTowerModel(AudioLanguageModel):
         rows = [-(-len(clip) // size) for clip in clips]
         return Clips(extracted["input_features"], extracted["attention_mask"].sum(-1).tolist(), rows)
 
-    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
+    def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         tower = self.tower
         features = clips.features.to(dtype=tower.conv1.weight.dtype)
         states = nn.functional.gelu(tower.conv1(features))
@@ -85,7 +85,7 @@ class WhisperTowerModel(AudioLanguageModel):
         else:
             real = padding_mask(lengths, states.shape[1], states.device)
             mask = create_bidirectional_mask(config=tower.config, inputs_embeds=states, attention_mask=real)
-        with watching(heard, tower.layers, clips, lengths):
+        with record_layers(layer_statistics, tower.layers, clips, lengths):
             for layer in tower.layers:
                 states = layer(states, mask)
         if isinstance(mask, OneRow):

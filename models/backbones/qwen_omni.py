@@ -43,7 +43,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
 from .base import BackbonePart, Checkpoint, Layout
 from .inputs import Clips
-from .layers import LayerStatistics, attend_in_rows, in_one_row, on_device, padding_mask, watching, without_padding
+from .layers import LayerStatistics, attend_in_rows, in_one_row, on_device, padding_mask, record_layers, without_padding
 from .loading import SpeechProcessor
 from .qwen2_audio import WHISPER_TOWER, WhisperTowerModel, after_convolutions
 
@@ -103,7 +103,7 @@ class Qwen2_5Omni(Thinker, WhisperTowerModel):
             attend_in_rows(layer.self_attn)
         return model
 
-    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
+    def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         tower = self.tower
         rows = zip(clips.features.transpose(1, 2), clips.lengths, strict=True)
         blocks = [block for row, length in rows for block in row[:length].split(2 * tower.n_window)]
@@ -117,7 +117,7 @@ class Qwen2_5Omni(Thinker, WhisperTowerModel):
         counts = [after_convolutions(width) for width in widths]
         states, row = in_one_row(without_padding(states, counts), counts)
         blocks_of = [-(-length // (2 * tower.n_window)) for length in clips.lengths]
-        with watching(heard, tower.layers, replace(clips, rows=blocks_of), counts):
+        with record_layers(layer_statistics, tower.layers, replace(clips, rows=blocks_of), counts):
             for layer in tower.layers:
                 states = layer(states, row)[0]
         states = states.flatten(0, 1)
@@ -184,7 +184,7 @@ class Qwen3OmniMoe(Thinker):
         options = {"padding": True, "truncation": False, "return_tensors": "pt"}
         return self.extractor(clip, sampling_rate=self.sampling_rate, **options)["input_features"][0].T
 
-    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
+    def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         tower, chunk = self.tower, self._chunk
         rows = zip(clips.features, clips.lengths, strict=True)
         pieces = [piece for row, length in rows for piece in row[:length].split(chunk)]
@@ -201,7 +201,7 @@ class Qwen3OmniMoe(Thinker):
         sizes = [min(window, count - start) for count in counts for start in range(0, count, window)]
         states, row = in_one_row(states, sizes)
         windows = replace(clips, rows=[-(-count // window) for count in counts])
-        with watching(heard, tower.layers, windows, sizes):
+        with record_layers(layer_statistics, tower.layers, windows, sizes):
             for layer in tower.layers:
                 states = layer(states, row)[0]
         return tower.ln_post(states.flatten(0, 1))

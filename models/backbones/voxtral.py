@@ -25,7 +25,7 @@ from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, a
 from .base import BackbonePart, Checkpoint
 from .deferred import own_file
 from .inputs import Clips
-from .layers import LayerStatistics, watching
+from .layers import LayerStatistics, record_layers
 from .loading import load_processor
 from .qwen2_audio import WHISPER_TOWER, after_convolutions
 
@@ -97,10 +97,10 @@ class Voxtral(AudioLanguageModel):
             lengths += [min(frames, extractor.nb_max_frames) for frames in remaining]
         return Clips(torch.stack(windows), lengths, rows)
 
-    def encode_audio(self, clips: Clips, heard: LayerStatistics | None = None) -> Tensor:
+    def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         # the tower sees whole windows; the silence behind a clip does not count in its statistics
         lengths = [after_convolutions(length) for length in clips.lengths]
-        with watching(heard, self.tower.layers, clips, lengths):
+        with record_layers(layer_statistics, self.tower.layers, clips, lengths):
             return self.tower(clips.features).last_hidden_state.reshape(-1, self.audio_size)
 
 

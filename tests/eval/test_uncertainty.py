@@ -12,7 +12,14 @@ from empathy_judge.eval.pages.report import markdown_report, render_page
 from empathy_judge.eval.rendering import sentences
 from empathy_judge.eval.views import evaluation_views
 from empathy_judge.models.model_card import render_card
-from empathy_judge.models.three_way import ThreeWay, beside_one_rater, comparisons, probabilities, quality, verdict_of
+from empathy_judge.models.three_way import (
+    PreferenceModel,
+    beside_one_rater,
+    comparisons,
+    probabilities,
+    quality,
+    verdict_of,
+)
 from scipy.stats import spearmanr
 
 from .conftest import assert_near, printed_at, sure_judge
@@ -90,7 +97,7 @@ def test_verdicts_on_two_responses_are_measured_beside_one_rater(make_dataset, m
     dataset = replace(made, pairs=tuple(pairs))
     judge = sure_judge(make_tone_judge(noise=0.4), {"context_variant": 2.0, "tone_variant": 0.2}, (0.3, 0.6))
     bounds = (None, None, 0.9, 0.8, 0.7, 0.5)
-    judge.three_way = {"empathy": ThreeWay(90, 30, 1.2, 0.4, bounds)}  # type: ignore[attr-defined]
+    judge.three_way = {"empathy": PreferenceModel(90, 30, 1.2, 0.4, bounds)}  # type: ignore[attr-defined]
     measured = evaluate(judge, dataset, split="test", probes=(), resamples=60)
     own: Any = measured.report["dimensions"]["empathy"]["verdicts"]
     part = dataset.subset("test")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.models import closed_form
-from empathy_judge.models.closed_form import PENALTIES, Portion, fit, fit_preferences
+from empathy_judge.models.closed_form import PENALTIES, FeatureBatch, fit, fit_preferences
 from scipy.stats import rankdata, spearmanr, zscore
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GroupKFold
@@ -14,14 +14,14 @@ from sklearn.model_selection import GroupKFold
 BLOCKS = np.repeat([0, 1], [3, 5])
 
 
-def portion(n: int = 90, seed: int = 0, dimensions: int = 2, bent: bool = False) -> Portion:
+def portion(n: int = 90, seed: int = 0, dimensions: int = 2, bent: bool = False) -> FeatureBatch:
     draw = np.random.default_rng(seed)
     features = draw.normal(size=(n, len(BLOCKS))) * [1, 1, 1, *[2] * 5]
     truth = features[:, :dimensions] + 0.5 * features[:, 3:4]
     if bent:
         truth = 2 * np.abs(features[:, :dimensions])
     targets = 3 + truth + 0.2 * draw.normal(size=truth.shape)
-    return Portion(features, targets, np.ones_like(targets), np.arange(n) // 3)
+    return FeatureBatch(features, targets, np.ones_like(targets), np.arange(n) // 3)
 
 
 @pytest.mark.parametrize("width", [None, 0.25])
@@ -61,7 +61,7 @@ def test_portions_give_what_all_at_once_gives(monkeypatch):
     """A portion makes folds of its own, so that only the penalty that is chosen may differ."""
     monkeypatch.setattr(closed_form, "PENALTIES", np.array([0.1]))
     data = portion(200)
-    pieces = [Portion(*(values[start : start + 37] for values in data)) for start in range(0, 200, 37)]
+    pieces = [FeatureBatch(*(values[start : start + 37] for values in data)) for start in range(0, 200, 37)]
     new = portion(30, 2).features
     for widths in ((None,), (0.25,)):
         whole = fit(data, BLOCKS, [data], widths)
@@ -84,8 +84,10 @@ def test_groups_are_left_out_whole():
     groups = np.repeat(np.arange(40), 6)
     names, truth = draw.normal(size=(40, 8))[groups], draw.normal(size=40)[groups]
     targets = (truth + 0.01 * draw.normal(size=240))[:, None]
-    apart = fit(Portion(names, targets, np.ones_like(targets), groups), np.zeros(8, int), widths=(None, 0.6))
-    mixed = fit(Portion(names, targets, np.ones_like(targets), np.arange(240)), np.zeros(8, int), widths=(None, 0.6))
+    apart = fit(FeatureBatch(names, targets, np.ones_like(targets), groups), np.zeros(8, int), widths=(None, 0.6))
+    mixed = fit(
+        FeatureBatch(names, targets, np.ones_like(targets), np.arange(240)), np.zeros(8, int), widths=(None, 0.6)
+    )
     assert min(apart.record["unexplained"].values()) > 0.9
     assert min(mixed.record["unexplained"].values()) < 0.1
 
@@ -125,11 +127,11 @@ def test_preferences_are_learned_in_logits():
 FIRST_NINE = np.repeat([0, 1], [9, 3])
 
 
-def bent_by_the_second_block(n: int, seed: int) -> Portion:
+def bent_by_the_second_block(n: int, seed: int) -> FeatureBatch:
     draw = np.random.default_rng(seed)
     features = draw.normal(size=(n, 12))
     targets = np.abs(features[:, 9:10]) + np.abs(features[:, 10:11]) + 0.1 * draw.normal(size=(n, 1))
-    return Portion(features, targets, np.ones_like(targets), np.arange(n) // 3)
+    return FeatureBatch(features, targets, np.ones_like(targets), np.arange(n) // 3)
 
 
 def test_a_first_block_that_says_nothing_is_omitted_and_one_that_speaks_is_not():
@@ -156,7 +158,7 @@ def test_a_block_that_never_varies_takes_no_share():
 # ---------------------------------------------------------------- ratings or their ranks
 
 
-def mostly_low(n: int, seed: int) -> Portion:
+def mostly_low(n: int, seed: int) -> FeatureBatch:
     """The second of two dimensions is a few high ratings above many that are all the same; some are missing."""
     data = portion(n, seed)
     targets = np.stack([data.targets[:, 0], np.clip(np.exp(2 * (data.targets[:, 1] - 3)), 1.0, 60.0)], 1)
@@ -186,7 +188,7 @@ def test_where_few_ratings_are_far_from_the_others_ranks_are_fitted():
 def test_ranks_of_portions_are_those_of_the_sample(monkeypatch):
     monkeypatch.setattr(closed_form, "PENALTIES", np.array([0.1]))
     data = mostly_low(200, 0)
-    pieces = [Portion(*(values[start : start + 37] for values in data)) for start in range(0, 200, 37)]
+    pieces = [FeatureBatch(*(values[start : start + 37] for values in data)) for start in range(0, 200, 37)]
     whole, parts = (fit(data, BLOCKS, own, (None,), may_rank=True) for own in ([data], pieces))
     assert parts.record["ranks"]
     new = portion(30, 2).features
@@ -222,10 +224,10 @@ def test_a_dimension_that_two_groups_rated_is_fitted_as_without_ranks():
 def test_agreement_is_that_of_ridge_without_each_fold(monkeypatch):
     monkeypatch.setattr(closed_form, "PENALTIES", np.array([0.3]))
     data = portion(dimensions=1)
-    reach = closed_form._reach(data.features, BLOCKS)
-    scaled, expected = data.features * reach, []
+    block_scale = closed_form._reach(data.features, BLOCKS)
+    scaled, expected = data.features * block_scale, []
     for kept, out in GroupKFold(5, shuffle=True, random_state=0).split(scaled, groups=data.groups):
         ridge = Ridge(alpha=0.3 * len(kept) / 90).fit(scaled[kept], data.targets[kept, 0])  # for so many pairs
         expected.append(spearmanr(ridge.predict(scaled[out]), data.targets[out, 0]).statistic)
-    found = closed_form._Equations(scaled, None, 0).add(data, reach).agreement(data, reach)[0]
+    found = closed_form._Equations(scaled, None, 0).add(data, block_scale).agreement(data, block_scale)[0]
     assert found == pytest.approx(np.mean(expected), abs=1e-9)

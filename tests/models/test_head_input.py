@@ -33,7 +33,7 @@ def pair(number: int, turns: int = 1) -> Pair:
 def judge(make_judge):
     judge = make_judge(LoraSettings(parts=["language_model"], rank=2), head_input=BOTH)
     with torch.no_grad():
-        judge.head_input.standardise(*judge.known_of_clips(judge.build_inputs([pair(n) for n in range(6)])))
+        judge.head_input.standardise(*judge.clip_features(judge.build_inputs([pair(n) for n in range(6)])))
     return judge
 
 
@@ -42,7 +42,7 @@ def test_features_are_statistics_of_response_context_and_their_difference(judge)
     pairs = [pair(n) for n in range(6)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(judge.backbone), "hidden_states", None)  # the language model does not run
-        layers, functionals = judge.known_of_clips(judge.build_inputs(pairs))
+        layers, functionals = judge.clip_features(judge.build_inputs(pairs))
     (count, width), hidden = judge.backbone.layer_sizes, judge.backbone.hidden_size
     assert layers.shape == (6, 3, count, 2, width)
     assert functionals.shape == (6, 3, len(DELIVERY))
@@ -113,15 +113,15 @@ def test_layers_are_mixed_by_learned_weights(judge):
 def test_a_judge_with_landmarks_is_written_and_loaded(beside, judge, tmp_path):
     pairs = [pair(n) for n in range(6)]
     features = judge.pooled(judge.build_inputs(pairs))
-    reach = torch.full((features.shape[1],), 0.03)
-    judge.compare_with(features[:4] * reach, reach, beside)
+    block_scale = torch.full((features.shape[1],), 0.03)
+    judge.compare_with(features[:4] * block_scale, block_scale, beside)
     judge.head.linear.weight.copy_(torch.randn(judge.head.linear.weight.shape))
     compared = judge.pooled(judge.build_inputs(pairs))
     hidden = judge.backbone.hidden_size
     assert compared.shape == (6, 4 + beside * hidden)
     assert torch.equal(compared[:, 4:], features[:, : beside * hidden])
     torch.testing.assert_close(compared[:4].diagonal(), torch.ones(4))
-    expected = torch.exp(-((features[5] - features[1]) * reach).square().sum())
+    expected = torch.exp(-((features[5] - features[1]) * block_scale).square().sum())
     torch.testing.assert_close(compared[5, 1], expected, rtol=1e-4, atol=1e-6)
     loaded = load_any(saved(judge, tmp_path / "judge")).judge
     assert loaded.settings.head_input.landmarks == 4
@@ -138,7 +138,7 @@ class NoLargeBuffer(TorchDispatchMode):
 
 def test_the_kernel_has_the_slope_of_the_exact_distance_without_a_large_buffer():
     read = HeadInput(BuiltHeadInput(landmarks=50), 60, (2, 3))
-    read.reach.fill_(0.1)
+    read.block_scale.fill_(0.1)
     read.landmarks.copy_(torch.randn(50, 60) * 0.1)
     whole: Any = SimpleNamespace(window_weights=None)
     pooled, weights = torch.randn(8, 60), torch.randn(50)
@@ -147,9 +147,9 @@ def test_the_kernel_has_the_slope_of_the_exact_distance_without_a_large_buffer()
     with NoLargeBuffer():
         kernel = read(pooled, whole)
         (slope,) = torch.autograd.grad(kernel @ weights, pooled, torch.ones(8))
-    exact = torch.cdist(pooled * read.reach, read.landmarks, compute_mode="donot_use_mm_for_euclid_dist")
+    exact = torch.cdist(pooled * read.block_scale, read.landmarks, compute_mode="donot_use_mm_for_euclid_dist")
     assert torch.equal(kernel, torch.exp(-exact.square()))
-    apart = (pooled.detach() * read.reach)[:, None].double() - read.landmarks.double()
+    apart = (pooled.detach() * read.block_scale)[:, None].double() - read.landmarks.double()
     expected = (torch.exp(-apart.square().sum(-1)) * weights)[..., None] * -2 * apart * 0.1
     torch.testing.assert_close(slope.double(), expected.sum(1), rtol=1e-4, atol=1e-6)
 

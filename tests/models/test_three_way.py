@@ -24,7 +24,7 @@ from empathy_judge.models.scoring import Heard
 from empathy_judge.models.three_way import (
     MAX_ERRORS,
     Preference,
-    ThreeWay,
+    PreferenceModel,
     beside_one_rater,
     comparisons,
     decided_above,
@@ -102,14 +102,14 @@ def test_as_few_as_needed_are_undecided():
 
 
 def test_a_verdict_is_given_or_not():
-    model = ThreeWay(100, 50, 1.0, 0.3, (None, 0.8, 0.7, 0.6, 0.5, 0.4))
+    model = PreferenceModel(100, 50, 1.0, 0.3, (None, 0.8, 0.7, 0.6, 0.5, 0.4))
     sure, unsure = Preference(0.85, 0.05, 0.1), Preference(0.2, 0.65, 0.15)
     assert [model.verdict(sure, own) for own in (None, 0.05, 0.1)] == ["first", None, "first"]
     assert [model.verdict(unsure, own) for own in (None, 0.15, 0.2)] == ["second", None, "second"]
     with pytest.raises(UserError, match=r"max_error 0\.12; expected 0\.05, 0\.1"):
         model.verdict(sure, 0.12)
     with pytest.raises(ValueError, match="decided_above; expected a bound or null for each"):
-        ThreeWay(100, 50, 1.0, 0.3, (0.5,))
+        PreferenceModel(100, 50, 1.0, 0.3, (0.5,))
 
 
 def test_the_people_s_verdict_is_that_of_most_and_of_the_others():
@@ -233,7 +233,7 @@ def test_an_order_says_what_people_will_say_of_neighbours(
         capsys.readouterr().err
     )
     assert [own["over_next"] for own in json.loads(output_of(capsys, *words, "--json"))] == [None] * 3
-    model = ThreeWay(90, 30, 1.0, 0.2, (None, 0.99, 0.9, 0.5, 0.4, 0.0))
+    model = PreferenceModel(90, 30, 1.0, 0.2, (None, 0.99, 0.9, 0.5, 0.4, 0.0))
     own = calibration.dimensions["empathy"]
     dimensions = {**calibration.dimensions, "empathy": replace(own, three_way=model)}
     store_calibration(replace(calibration, dimensions=dimensions), judge)

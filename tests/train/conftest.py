@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from empathy_judge.models import BEST, CHECKPOINTS, LAST
-from empathy_judge.models.closed_form import Portion, Solution, fit
+from empathy_judge.models.closed_form import FeatureBatch, Solution, fit
 from empathy_judge.models.scoring import Predictor
 from empathy_judge.train import shared
 from empathy_judge.train.collate import Batch
@@ -64,7 +64,7 @@ def scores_of(judge, pairs, batch_size: int = 4) -> np.ndarray:
 @torch.no_grad()
 def read_by(judge, pair) -> torch.Tensor:
     """Features before they are compared with landmarks."""
-    inputs = judge.heard(judge.build_inputs([pair]))
+    inputs = judge.with_encoded_audio(judge.build_inputs([pair]))
     pooled = judge.pool_states(judge.backbone.hidden_states(inputs), inputs)
     return judge.head_input.standardised(pooled, *judge.head_input.raw(inputs))[0].double()
 
@@ -74,7 +74,7 @@ def let_probes_choose_a_kernel(monkeypatch, *, without_language_model: bool = Fa
     monkeypatch.setattr("empathy_judge.models.probe.WIDTHS", (0.25,))
     monkeypatch.setattr("empathy_judge.models.closed_form.LEAD", -np.inf)
 
-    def fitted(sample: Portion, blocks: np.ndarray, *arguments, **options) -> Solution:
+    def fitted(sample: FeatureBatch, blocks: np.ndarray, *arguments, **options) -> Solution:
         if without_language_model:
             noise = np.random.default_rng(0).normal(size=sample.features.shape)
             sample = sample._replace(features=np.where(blocks == 0, noise, sample.features))

@@ -17,7 +17,7 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset, hashed_pairs
 from empathy_judge.data_modules.writing import complete_dataset
 from empathy_judge.models.artifact import load_any
-from empathy_judge.models.closed_form import FOLDS, Portion, fit
+from empathy_judge.models.closed_form import FOLDS, FeatureBatch, fit
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train import cross_validate, left_out
 from empathy_judge.train.run import train
@@ -68,10 +68,10 @@ def test_it_is_measured_and_calibrated_with_groups_left_out(refit, dataset_folde
     groups = np.array([pair.group_id for pair in pairs], dtype=object)
     features = torch.stack([read_by(judge, pair) for pair in pairs]).numpy()
     expected = np.empty_like(human)
-    known = Portion(features, human, np.ones_like(human), groups)
+    known = FeatureBatch(features, human, np.ones_like(human), groups)
     for others, rows in GroupKFold(FOLDS, shuffle=True, random_state=0).split(features, groups=groups):
         assert set(groups[rows]).isdisjoint(groups[others])
-        own = Portion(*(values[others] for values in known))
+        own = FeatureBatch(*(values[others] for values in known))
         expected[rows] = fit(own, judge.head_input.blocks, may_omit_first=True, may_rank=True).predict(features[rows])
     fitted = scores_of(judge, pairs)
     calibration = json.loads(refit.calibration.read_text())

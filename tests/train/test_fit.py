@@ -27,7 +27,7 @@ from empathy_judge.models.settings import JudgeSettings
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train import module as module_file
 from empathy_judge.train import shared
-from empathy_judge.train.checkpointing import alone_in
+from empathy_judge.train.checkpointing import run_lock
 from empathy_judge.train.module import JudgeModule, wants_fused
 from empathy_judge.train.recipe import Recipe, RecipeParser
 from empathy_judge.train.run import train
@@ -375,7 +375,7 @@ def test_a_file_system_without_locks_is_no_obstacle(tmp_path, monkeypatch, capsy
         raise OSError(errno.ENOSYS, "Function not implemented")  # Lustre without the mount option `flock`
 
     monkeypatch.setattr(locks.fcntl, "lockf", unknown)
-    with alone_in(tmp_path / "run"):
+    with run_lock(tmp_path / "run"):
         assert (tmp_path / "run").is_dir()
     assert capsys.readouterr().err == (
         f"{tmp_path / 'run'}: its file system knows no locks; make sure that no other command trains here\n"

@@ -12,7 +12,7 @@ import torch
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset
 from empathy_judge.models.artifact import load_any
-from empathy_judge.models.closed_form import Portion, fit
+from empathy_judge.models.closed_form import FeatureBatch, fit
 from empathy_judge.models.heads import build_head
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.weight_files import read_checkpoint
@@ -74,7 +74,7 @@ def fitted_again(judge: EmpathyJudge, folder: Path, **options) -> np.ndarray:
     # in the order in which training read them, which decides the folds
     order = np.random.default_rng(0).permutation(len(features))
     known = torch.stack(features).numpy()[order]
-    portion = Portion(known, targets[order], np.ones_like(targets), groups[order])
+    portion = FeatureBatch(known, targets[order], np.ones_like(targets), groups[order])
     return fit(portion, judge.head_input.blocks, **options).predict(new.double().numpy())
 
 

@@ -21,7 +21,7 @@ import torch
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.backbones import packing
 from empathy_judge.models.backbones.inputs import Inputs
-from empathy_judge.models.backbones.layers import whole_float32
+from empathy_judge.models.backbones.layers import no_tf32
 from empathy_judge.models.head_input import HeadInput, build_pooling
 from empathy_judge.models.heads import Prediction, build_head
 from empathy_judge.models.judge import EmpathyJudge, EncodedWindow
@@ -146,7 +146,7 @@ def states_and_poolings(gpu: OnCuda) -> None:
         inputs = gpu.inputs(padding_side=side)
         # but for whole windows
         assert len(set(inputs.clips.lengths)) > 1 or gpu.judge.network.config.model_type == "voxtral"
-        inputs = gpu.judge.heard(inputs)
+        inputs = gpu.judge.with_encoded_audio(inputs)
         hidden = gpu.judge.backbone.hidden_states(inputs)
         assert on_gpu(hidden)
         assert hidden.shape == (*inputs.input_ids.shape, size)
@@ -379,7 +379,7 @@ def test_convolutions_of_a_tower_are_in_float32(family, monkeypatch):
         return plain(*arguments)
 
     monkeypatch.setattr(judge.backbone, "encode_audio", encode)
-    judge.heard(judge.build_inputs(PAIRS))
+    judge.with_encoded_audio(judge.build_inputs(PAIRS))
     assert seen == ["ieee"]
     assert torch.backends.cudnn.conv.fp32_precision == "tf32"
     assert torch.backends.cudnn.allow_tf32  # whoever asks in the old way gets an answer
@@ -388,8 +388,8 @@ def test_convolutions_of_a_tower_are_in_float32(family, monkeypatch):
 def test_of_two_judges_at_once_the_last_restores_the_precision():
     convolutions = torch.backends.cudnn.conv
     with ExitStack() as second:
-        with whole_float32():
-            second.enter_context(whole_float32())
+        with no_tf32():
+            second.enter_context(no_tf32())
         assert convolutions.fp32_precision == "ieee"
     assert convolutions.fp32_precision == "tf32"
 
@@ -416,13 +416,13 @@ def test_the_flash_kernel_may_run_where_no_mask_is_needed(family, monkeypatch):
     monkeypatch.setattr(packing, "WORTHWHILE", 0)
     judge = judge_of(family)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        judge.heard(judge.build_inputs(ALIKE))
+        judge.with_encoded_audio(judge.build_inputs(ALIKE))
         own_attention = family.name in (*WINDOWED, "wavlm")  # whose towers do not call SDPA
         assert any(masked) == (family.name in WITH_BIAS)
         assert own_attention == (not masked)
         if not family.is_encoder:
-            heard = judge.heard(judge.build_inputs(PAIRS))
+            encoded = judge.with_encoded_audio(judge.build_inputs(PAIRS))
             masked.clear()
-            judge.backbone.hidden_states(heard)
+            judge.backbone.hidden_states(encoded)
             assert any(masked) == (family.name in WINDOWED)
             assert not all(masked)

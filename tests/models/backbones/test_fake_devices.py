@@ -131,7 +131,7 @@ def test_a_gpu_without_float64_is_not_asked_for_it(monkeypatch):
     with FakeTensorMode(allow_non_fake_inputs=True):
         scores = torch.ones(2, 2, device=MAC)
     judge = SimpleNamespace(head_input=HeadInput(BuiltHeadInput("all_layers"), 4, (3, 5)), device=MAC)
-    reader: Any = SimpleNamespace(judge=judge, known_of_clips=lambda _: [(torch.randn(2, 3, 3, 2, 5), None)])
+    reader: Any = SimpleNamespace(judge=judge, clip_features=lambda _: [(torch.randn(2, 3, 3, 2, 5), None)])
     with OnMac():
         own = Validation(rated, [], SCALES)  # pyright: ignore[reportArgumentType]
         own.add(torch.arange(2), Prediction(scores))

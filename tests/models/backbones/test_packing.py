@@ -105,7 +105,7 @@ def test_responses_to_one_context_are_read_in_one_pass_whatever_their_lengths(
 def test_a_model_can_be_split_at_a_layer_whatever_is_packed(language_model, pairs, judge_of, dtype):
     """In bfloat16 packed rows round otherwise than those that are cached."""
     judge = judge_of(language_model, dtype=dtype)
-    inputs = judge.heard(judge.build_inputs(pairs))
+    inputs = judge.with_encoded_audio(judge.build_inputs(pairs))
     assert inputs.packed is not None
     if language_model.name in ("gemma3n", "gemma4"):
         with pytest.raises(UserError, match="cannot be entered at layer 1: its layers pass on more than one state"):
