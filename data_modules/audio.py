@@ -230,19 +230,33 @@ def _head(source: str | Path | bytes) -> bytes:
 
 
 class _ReadForward(soundfile.SoundFile):
-    """soundfile 0.14 seeks after each block that it reads, wherever it can. In MP3, libsndfile 1.2.2 then decodes on
-    without the bytes of earlier frames that it needs, and the first samples of the next block are others."""
+    """soundfile 0.14 seeks after each block that it reads, wherever it can.
+
+    In MP3, libsndfile 1.2.2 then decodes on without the bytes of earlier frames that it needs, and the first samples of
+    the next block are others. In Ogg and FLAC with a hole it fills the declared length with samples that it has already
+    read, so that a damaged file looks whole.
+    """
 
     def seekable(self) -> bool:
         return False
 
 
+class _Bytes(io.BytesIO):
+    """Bytes for libsndfile, which steps back beyond the beginning of some damaged files.
+
+    An error in this call would be printed with a traceback, and go no further.
+    """
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        return super().seek(max(offset, 0) if whence == io.SEEK_SET else offset, whence)
+
+
 def _sound(source: str | Path | bytes | Mp3) -> soundfile.SoundFile:
     if isinstance(source, Mp3):
-        return _ReadForward(io.BytesIO(source.data))
+        source = source.data
     if not isinstance(source, bytes) and Path(source).suffix.lower() == ".raw":  # soundfile asks for rate and channels
         source = Path(source).read_bytes()
-    return soundfile.SoundFile(io.BytesIO(source) if isinstance(source, bytes) else str(source))
+    return _ReadForward(_Bytes(source) if isinstance(source, bytes) else str(source))
 
 
 def _mp3(data: bytes, name: str) -> Mp3:
@@ -324,7 +338,8 @@ def _read(sound: soundfile.SoundFile, skipped: int, count: int, max_seconds: flo
     _check_length(count, sound.samplerate, max_seconds, name)
     blocks, frames = [], 0
     try:
-        while len(block := sound.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
+        # none is asked for behind the last: there may be a tag, which is no frame of FLAC
+        while len(block := sound.read(min(_BLOCK_FRAMES, skipped + count - frames), dtype="float32", always_2d=True)):
             blocks.append(block.mean(axis=1))
             frames += len(block)
     except soundfile.SoundFileError as error:
