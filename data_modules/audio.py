@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 import soundfile
 
 from .containers import PLAIN, joined_problem, wav_content, with_true_sizes
-from .encodings import Mp3, flac_problem, id3_bytes, is_mp3, whole_mp3, with_flac_length
+from .encodings import Mp3, id3_bytes, is_mp3, whole_flac, whole_mp3
 from .errors import AudioError, os_reason
 from .folders import file_hash
-from .ogg import ogg_problem, opus_end, without_tail
+from .ogg import opus_end, whole_ogg
 from .spellings import spelling_hint
 from .stored_clips import StoredClip
 from .unreadable import EXPECTED, HEAD_BYTES, read_wrongly, unreadable
@@ -53,6 +53,8 @@ _OPUS_END = re.compile(r"^ *Last Granule pos *: (\d+)", re.MULTILINE)
 _NOT_MP3 = (b"OggS", b"fLaC", b"NIST", *PLAIN)
 # For two rates without a large common divisor the kernel of torchaudio takes gigabytes; SciPy takes over here.
 _MAX_KERNEL_VALUES = 1 << 24
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,20 +186,18 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
     Refuses unusable files before decoding.
     """
 
-    def data() -> bytes:
-        return source if isinstance(source, bytes) else Path(source).read_bytes()
-
     try:
         size = len(source) if isinstance(source, bytes) else _file_size(Path(source), name)
         if size == 0:
             raise AudioError(f"{name}: the file is empty (0 bytes)", "the file is empty")
-        checked = _with_true_length(source, data, name)
+        checked = _with_true_length(source, name)
         sound = _sound(checked)
         if not isinstance(checked, Mp3) and sound.subtype.startswith("MPEG_LAYER"):
             with sound:
-                _check_complete(sound, data, name)
-            stored = checked if isinstance(checked, bytes) else data()
-            checked = _mp3(stored if sound.format == "MP3" else wav_content(io.BytesIO(stored)), name)
+                _check_complete(sound, checked, name)
+            stored = _content(checked)
+            frames = stored if sound.format == "MP3" else wav_content(io.BytesIO(stored))
+            checked = _checked(whole_mp3, frames, name)
             sound = _sound(checked)
     except FileNotFoundError:
         raise AudioError(f"{name}: no such file{spelling_hint(str(source))}", "no such file") from None
@@ -211,7 +211,7 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
         if (problem := read_wrongly(sound, _head(source))) is not None:
             raise AudioError(f"{name}: {problem}", "not supported")
         _check_rate(sound.samplerate, name)
-        _check_complete(sound, data, name)
+        _check_complete(sound, source if isinstance(checked, Mp3) else checked, name)
         skipped, count = (checked.skipped, checked.samples) if isinstance(checked, Mp3) else (0, sound.frames)
         if count <= 0:
             raise AudioError(f"{name}: the file holds no samples", "the file is empty")
@@ -259,9 +259,9 @@ def _sound(source: str | Path | bytes | Mp3) -> soundfile.SoundFile:
     return _ReadForward(_Bytes(source) if isinstance(source, bytes) else str(source))
 
 
-def _mp3(data: bytes, name: str) -> Mp3:
+def _checked(check: Callable[[_In], _Out], content: _In, name: str) -> _Out:
     try:
-        return whole_mp3(data)
+        return check(content)
     except AudioError as error:
         raise error.at(name) from None
 
@@ -277,7 +277,11 @@ def _file(source: str | Path | bytes) -> BinaryIO:
     return io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb")
 
 
-def _with_true_length(source: str | Path | bytes, data: Callable[[], bytes], name: str) -> str | Path | bytes | Mp3:
+def _content(source: str | Path | bytes) -> bytes:
+    return source if isinstance(source, bytes) else Path(source).read_bytes()
+
+
+def _with_true_length(source: str | Path | bytes, name: str) -> str | Path | bytes | Mp3:
     """Refuses files that would be read in part, or with headers for samples.
 
     Returns the source; or the file without the tags around it, and with the number of its samples in the header.
@@ -289,19 +293,16 @@ def _with_true_length(source: str | Path | bytes, data: Callable[[], bytes], nam
     has_tag = head[:3] == b"ID3"
     if not (has_tag or is_mp3(head) or head in (b"OggS", b"fLaC")):
         return source
-    content = data()
+    content = _content(source)
     tagged = content[id3_bytes(content, 0) :]
     head = tagged[:4]
     if head in PLAIN:
         return _plain(io.BytesIO(tagged), name) or tagged
     if is_mp3(head) or (has_tag and head not in _NOT_MP3):
-        return _mp3(content, name)
+        return _checked(whole_mp3, content, name)
     if head not in (b"OggS", b"fLaC"):
         return tagged
-    problem = ogg_problem(tagged) if head == b"OggS" else flac_problem(tagged)
-    if problem is not None:
-        raise AudioError(f"{name}: the file {problem}", "cannot be used")
-    completed = without_tail(tagged) if head == b"OggS" else with_flac_length(tagged)
+    completed = _checked(whole_ogg if head == b"OggS" else whole_flac, tagged, name)
     return source if completed is content else completed
 
 
@@ -312,13 +313,10 @@ def _plain(file: BinaryIO, name: str) -> bytes | None:
         raise AudioError(f"{name}: a FORM file that is no AIFF, which cannot be read; {EXPECTED}", "not supported")
     if (problem := joined_problem(file)) is not None:
         raise AudioError(f"{name}: the file {problem}")
-    try:
-        return with_true_sizes(file)
-    except AudioError as error:
-        raise error.at(name) from None
+    return _checked(with_true_sizes, file, name)
 
 
-def _check_complete(sound: soundfile.SoundFile, data: Callable[[], bytes], name: str) -> None:
+def _check_complete(sound: soundfile.SoundFile, source: str | Path | bytes, name: str) -> None:
     """Refuses a file shorter than its header says, which libsndfile reads and only notes in its log."""
     for declared, found in _LENGTH_NOTE.findall(sound.extra_info):
         missing = int(declared) - int(found)
@@ -326,7 +324,7 @@ def _check_complete(sound: soundfile.SoundFile, data: Callable[[], bytes], name:
             message = f"{name}: the file is cut off, its last {missing} bytes are missing"
             raise AudioError(message, "the file is cut off")
     opus = _OPUS_END.search(sound.extra_info)
-    if "Ogg: Junk after the last page" in sound.extra_info or (opus and int(opus[1]) < opus_end(data())):
+    if "Ogg: Junk after the last page" in sound.extra_info or (opus and int(opus[1]) < opus_end(_content(source))):
         raise AudioError(f"{name}: the file is cut off in the middle of an Ogg page", "the file is cut off")
 
 
