@@ -40,6 +40,12 @@ _MOST_CHUNKS = 10_000  # a file of zeros has one in each 8 bytes
 _TAG_BYTES = 128  # of ID3v1
 _LONGEST_UNKNOWN = 400  # bytes behind the samples; more may be samples
 _GSM_BLOCK = 65  # bytes, of GSM 6.10 in WAV
+_PADDED = (b"RIFF", b"RIFX", b"RF64", b"FORM")  # chunks of an odd size have a byte of padding
+_PCM, _GSM, _EXTENSIBLE = (1, 3), 0x31, 0xFFFE  # codecs of WAV: integers and floats, ...
+_WAV_BLOCKS = (2, 6, 7, 0x11)  # ... ADPCM of Microsoft and IMA, and G.711
+_AU_BYTES = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}
+_AIFF_PLAIN = (b"NONE", b"twos", b"sowt", b"in24", b"in32", b"23ni", b"fl32", b"FL32", b"fl64", b"FL64", b"raw ")
+_AIFF_BYTES = {b"ulaw": 1, b"ULAW": 1, b"alaw": 1, b"ALAW": 1, b"ima4": 34}
 
 
 class _Size(NamedTuple):
@@ -88,7 +94,8 @@ def with_true_sizes(file: BinaryIO) -> bytes | None:
     behind = sizes[0].found - sizes[0].declared if sizes and sizes[0] not in wrong else 0
     if behind < 0:
         raise AudioError(f"the file is cut off, its last {-behind} bytes are missing", "the file is cut off")
-    is_gsm = kind in (b"RIFF", b"RIFX") and bool(sizes) and _is_gsm(file, sizes[0].form, end)
+    layout = _layout(file, kind, end)
+    is_gsm = kind in (b"RIFF", b"RIFX") and bool(sizes) and layout.codec == _GSM
     # libsndfile 1.2.2 reads to the end of the file in Wave64, and in AU of G.721 and G.723
     reads_on = is_gsm or (kind in (b"riff", b".snd", b"dns.") and behind > 0)
     if behind > _LONGEST_UNKNOWN and not _is_known(file, kind, end - behind, end):
@@ -97,8 +104,11 @@ def with_true_sizes(file: BinaryIO) -> bytes | None:
         return None
     file.seek(0)
     content = bytearray(file.read(end - behind if reads_on else end))
-    if kind == b"caff" and (sizes[0].found - 4) % max(int.from_bytes(content[36:40], "big"), 1):
-        raise AudioError("the file is cut off in the middle of a sample", "the file is cut off")
+    if sizes[0] in wrong and not is_gsm:
+        length = sizes[0].found - layout.before
+        rest = length % layout.bytes
+        if rest and not (kind in _PADDED and rest == 1 and length % 2 == 0):  # an odd number, and a byte of padding
+            raise AudioError("the file is cut off in the middle of a sample", "the file is cut off")
     for size in wrong:
         struct.pack_into(size.form, content, size.at, min(size.found, _most(size.form)))
     if is_gsm:
@@ -108,12 +118,56 @@ def with_true_sizes(file: BinaryIO) -> bytes | None:
     return bytes(content)
 
 
-def _is_gsm(file: BinaryIO, form: str, end: int) -> bool:
-    for name, start, _ in _chunks(file, 12, end, form):
+class _Layout(NamedTuple):
+    """How samples stand in a file."""
+
+    bytes: int = 1  # of one sample of all channels, or of one block of a codec; 1 = not known
+    before: int = 0  # bytes between where the size of the samples begins to count and the first of them
+    codec: int | bytes = 0
+
+
+def _layout(file: BinaryIO, kind: bytes, end: int) -> _Layout:
+    file.seek(0)
+    head = file.read(40)
+    if kind in (b"RIFF", b"RIFX", b"RF64"):
+        return _wav_layout(file, ">" if kind == b"RIFX" else "<", end)
+    if kind == b"caff":
+        return _Layout(max(int.from_bytes(head[36:40], "big"), 1), 4)
+    if kind in (b".snd", b"dns."):
+        _, codec, _, channels = struct.unpack(">4I" if kind == b".snd" else "<4I", head[8:24].ljust(16, b"\0"))
+        return _Layout(max(_AU_BYTES.get(codec, 0) * channels, 1), 0, codec)
+    for name, start, _ in _chunks(file, 12, end, ">I") if kind == b"FORM" else ():
+        if name == b"COMM":
+            file.seek(start)
+            fields = file.read(22)
+            channels, bits = struct.unpack(">h4xh", fields[:8].ljust(8, b"\0"))
+            codec = fields[18:22] if head[8:12] == b"AIFC" else b"NONE"
+            one = _AIFF_BYTES.get(codec, (bits + 7) // 8 if codec in _AIFF_PLAIN else 0)
+            return _Layout(max(one * channels, 1), 8, codec)
+    return _Layout()
+
+
+def _wav_layout(file: BinaryIO, order: str, end: int) -> _Layout:
+    """
+    Raises:
+        AudioError: If samples take more bytes than their bits need: decoders go by the bits, and read noise.
+    """
+    for name, start, _ in _chunks(file, 12, end, f"{order}I"):
         if name == b"fmt ":
             file.seek(start)
-            return file.read(2) in (b"\x31\0", b"\0\x31")
-    return False
+            fields = file.read(26).ljust(26, b"\0")
+            codec, channels, rate, speed, block, bits = struct.unpack(f"{order}HHIIHH", fields[:16])
+            if codec == _EXTENSIBLE:
+                (codec,) = struct.unpack(f"{order}H", fields[24:26])
+            least = channels * ((bits + 7) // 8)
+            # where the speed is that of the bits, the block alone is wrong
+            if codec in _PCM and 0 < least < block and speed == rate * block:
+                raise AudioError(
+                    f"the file has blocks of {block} bytes for {channels} x {bits} bits; expected {least}",
+                    "not supported",
+                )
+            return _Layout(max(block, 1) if codec in (*_PCM, *_WAV_BLOCKS) else 1, 0, codec)
+    return _Layout()
 
 
 def _end_gsm(content: bytearray, size: _Size) -> None:
@@ -238,9 +292,8 @@ def _is_name(name: bytes) -> bool:
 
 
 def _aiff(file: BinaryIO, end: int) -> Iterator[_Size]:
-    """libsndfile takes a size of 0 for what is there."""
     for name, start, size in _chunks(file, 12, end, ">I"):
-        if name == b"SSND" and size:
+        if name == b"SSND":
             yield _Size(start - 4, ">I", size, end - start)
             file.seek(4)
             if (declared := int.from_bytes(file.read(4), "big")) > end - 8:
