@@ -46,7 +46,7 @@ _LEAST_FULL_SCALE = 0.98
 _WHOLE, _ROUNDING = 24, 1e-3
 _BLOCK_FRAMES = 1 << 18
 # libsndfile's log of a wav, au, aiff, rf64 or w64 file whose samples are not as long as declared.
-_LENGTH_NOTE = re.compile(r"^ *(?:data|Data Size|SSND|Riff size|riff) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
+_LENGTH_NOTE = re.compile(r"^ *(?:data|Data Size|SSND) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
 # libsndfile passes over a last page of Opus that is cut or damaged, and logs where the one before it ends.
 _OPUS_END = re.compile(r"^ *Last Granule pos *: (\d+)", re.MULTILINE)
 # What stands behind an ID3 tag: it may be in front of any file.
@@ -77,7 +77,8 @@ class Clip:
                 "not supported",
             )
         _check_rate(self.rate, _name(self))
-        object.__setattr__(self, "samples", np.ascontiguousarray(self.samples, dtype=np.float32))
+        with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, which is refused
+            object.__setattr__(self, "samples", np.ascontiguousarray(self.samples, dtype=np.float32))
 
     @property
     def seconds(self) -> float:

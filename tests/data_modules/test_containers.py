@@ -194,6 +194,15 @@ def test_caf_that_lacks_a_few_bytes_is_refused():
             load_clip(open_end[:-missing])
 
 
+@pytest.mark.parametrize("kind", ["RF64", "W64"])
+def test_a_size_of_the_file_that_counts_its_first_bytes_is_no_cut(kind):
+    """All samples are there, which the size of the samples says."""
+    data = stored(kind)
+    at, size = (20, len(data)) if kind == "RF64" else (16, len(data) + 8)
+    check_whole(patched(data, [(at, struct.pack("<Q", size))]))
+    check_cut(patched(data, [(at, struct.pack("<Q", size))])[:-100])
+
+
 def without_sizes(kind: str, codec: str, channels: int) -> bytes:
     """A file as a program writes it that cannot go back to the header, of a whole number of blocks."""
     file = io.BytesIO()
