@@ -20,7 +20,7 @@ from typing import BinaryIO, TypeVar
 import numpy as np
 import soundfile
 
-from .containers import PLAIN, joined_problem, wav_content, with_true_sizes
+from .containers import PLAIN, joined_problem, wav_content, with_true_sizes, without_filling
 from .encodings import Mp3, id3_bytes, is_mp3, whole_flac, whole_mp3
 from .errors import AudioError, os_reason
 from .folders import file_hash
@@ -214,6 +214,9 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
         _check_rate(sound.samplerate, name)
         _check_complete(sound, source if isinstance(checked, Mp3) else checked, name)
         skipped, count = (checked.skipped, checked.samples) if isinstance(checked, Mp3) else (0, sound.frames)
+        if sound.format == "WAV" and sound.subtype in ("IMA_ADPCM", "MS_ADPCM"):
+            with _file(source) as file:
+                count = without_filling(file, count)
         if count <= 0:
             raise AudioError(f"{name}: the file holds no samples", "the file is empty")
         yield sound, skipped, count

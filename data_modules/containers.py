@@ -211,6 +211,20 @@ def wav_content(file: BinaryIO) -> bytes:
     return b""
 
 
+def without_filling(file: BinaryIO, frames: int) -> int:
+    """Frames of a WAV file of ADPCM, without those that only fill its last block, if it says how many these are."""
+    file.seek(0)
+    order = ">" if file.read(4) == b"RIFX" else "<"
+    declared = block = 0
+    for name, start, size in _chunks(file, 12, file.seek(0, 2), f"{order}I"):
+        at, form = (0, "I") if name == b"fact" else (18, "H")
+        if name in (b"fact", b"fmt ") and size >= at + struct.calcsize(form):
+            file.seek(start + at)
+            (value,) = struct.unpack(order + form, file.read(struct.calcsize(form)))
+            declared, block = (value, block) if name == b"fact" else (declared, value)
+    return declared if 0 < declared <= frames < declared + block else frames
+
+
 def _is_placeholder(size: _Size) -> bool:
     """Whether a program that does not know the length writes this size.
 

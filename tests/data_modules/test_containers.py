@@ -233,6 +233,22 @@ def test_what_ends_within_a_sample_was_cut(kind, codec, channels, block):
     assert len(whole) > len(load_clip(data[:-block]).samples) > len(whole) - 2_100
 
 
+@pytest.mark.parametrize(("codec", "channels"), [("MS_ADPCM", 1), ("IMA_ADPCM", 2)])
+@pytest.mark.parametrize("count", [16_192, 16_193, 20_000])
+def test_what_fills_the_last_block_of_adpcm_is_no_recording(codec, channels, count):
+    file = io.BytesIO()
+    soundfile.write(file, np.stack([PCM[:count] / 32_768] * channels, axis=1), RATE, codec, format="WAV")
+    data = file.getvalue()
+    at = data.index(b"fact") + 8
+    frames = soundfile.info(io.BytesIO(data)).frames
+    block = int.from_bytes(data[38:40], "little")
+    assert 0 <= frames - count < block
+    for declared, expected in ((count, count), (frames - block, frames), (0, frames), (frames + 1, frames)):
+        clip = load_clip(patched(data, [(at, struct.pack("<I", declared))]))
+        assert len(clip.samples) == expected
+        assert np.abs(clip.samples[count - 1_000 : count] - PCM[count - 1_000 : count] / 32_768).max() < 0.01
+
+
 def test_a_byte_of_padding_is_no_sign_of_a_cut():
     data = wav(0xFFFFFFFF, samples=bytes([128]) * 24_001 + b"\0")
     data = patched(data, [(32, struct.pack("<HH", 1, 8)), (28, struct.pack("<I", RATE))])
