@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from .data_modules.audio import AudioSource, Clip
-from .data_modules.errors import AudioError, UserError, counted, shown
+from .data_modules.errors import AudioError, UserError, counted, os_reason, shown
 from .data_modules.samples import clip_of, decoded
 from .data_modules.schema import Pair, Turn, check_situation
 from .data_modules.stored_clips import StoredClip
@@ -39,7 +39,8 @@ def clip(audio: Audio) -> AudioSource:
 
     Raises:
         UserError: For samples without a rate, and for what is no clip at all.
-        AudioError: For samples that are not one-dimensional floats, rates that no recording has, and impossible paths.
+        AudioError: For samples that are not one-dimensional floats, rates that no recording has, impossible paths, and
+            open files that cannot be read or have been read.
     """
     if isinstance(audio, str | Path) and "\0" in str(audio):
         raise AudioError(f"path {shown(str(audio))}: holds a zero byte; expected the path of a file", "no such file")
@@ -54,7 +55,7 @@ def clip(audio: Audio) -> AudioSource:
     if (samples := decoded(audio)) is not None:
         return samples
     read = getattr(audio, "read", None)
-    if callable(read) and isinstance(data := read(), bytes):
+    if callable(read) and isinstance(data := _read(read), bytes):
         return data
     raise UserError(
         f"clip of type {type(audio).__name__}, samples without a rate, or a file opened as text?; expected a path, "
@@ -63,11 +64,23 @@ def clip(audio: Audio) -> AudioSource:
     )
 
 
+def _read(read: Callable[[], Any]) -> Any:
+    try:
+        data = read()
+    except (OSError, ValueError) as error:  # closed, or opened for writing
+        raise AudioError(f"an open file cannot be read ({os_reason(error)})", "cannot be read") from None
+    if isinstance(data, bytes) and not data:
+        raise AudioError(
+            "an open file is empty, or at its end; expected one at its beginning: seek(0)", "the file is empty"
+        )
+    return data
+
+
 def _from_dataset(cell: Mapping[str, Any]) -> AudioSource:
     if cell.get("array") is not None and isinstance(cell.get("sampling_rate"), Real):
         return clip_of(cell["array"], cell["sampling_rate"])
-    if isinstance(cell.get("bytes"), bytes):
-        return cell["bytes"]
+    if isinstance(cell.get("bytes"), bytes | bytearray | memoryview):
+        return bytes(cell["bytes"])
     if isinstance(cell.get("path"), str | Path):
         return clip(cell["path"])
     raise UserError(

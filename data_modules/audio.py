@@ -15,19 +15,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 import soundfile
 
-from .containers import PLAIN, wav_content, whole
-from .encodings import Mp3, flac_problem, id3_bytes, is_mp3, whole_mp3, with_flac_length
+from .containers import PLAIN, joined_problem, wav_content, with_true_sizes, without_filling
+from .encodings import Mp3, id3_bytes, is_mp3, whole_flac, whole_mp3
 from .errors import AudioError, os_reason
 from .folders import file_hash
-from .ogg import ogg_problem, opus_end, without_tail
+from .ogg import opus_end, whole_ogg
 from .spellings import spelling_hint
 from .stored_clips import StoredClip
-from .unreadable import HEAD_BYTES, read_wrongly, unreadable
+from .unreadable import EXPECTED, HEAD_BYTES, read_wrongly, unreadable
 
 MIN_SECONDS = 0.05
 """Shorter clips are refused."""
@@ -46,13 +46,15 @@ _LEAST_FULL_SCALE = 0.98
 _WHOLE, _ROUNDING = 24, 1e-3
 _BLOCK_FRAMES = 1 << 18
 # libsndfile's log of a wav, au, aiff, rf64 or w64 file whose samples are not as long as declared.
-_LENGTH_NOTE = re.compile(r"^ *(?:data|Data Size|SSND|Riff size|riff) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
+_LENGTH_NOTE = re.compile(r"^ *(?:data|Data Size|SSND) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
 # libsndfile passes over a last page of Opus that is cut or damaged, and logs where the one before it ends.
 _OPUS_END = re.compile(r"^ *Last Granule pos *: (\d+)", re.MULTILINE)
 # What stands behind an ID3 tag: it may be in front of any file.
 _NOT_MP3 = (b"OggS", b"fLaC", b"NIST", *PLAIN)
 # For two rates without a large common divisor the kernel of torchaudio takes gigabytes; SciPy takes over here.
 _MAX_KERNEL_VALUES = 1 << 24
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +77,8 @@ class Clip:
                 "not supported",
             )
         _check_rate(self.rate, _name(self))
-        object.__setattr__(self, "samples", np.ascontiguousarray(self.samples, dtype=np.float32))
+        with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, which is refused
+            object.__setattr__(self, "samples", np.ascontiguousarray(self.samples, dtype=np.float32))
 
     @property
     def seconds(self) -> float:
@@ -140,7 +143,8 @@ def _samples(source: AudioSource, max_seconds: float | None, name: str) -> tuple
         _check_length(count, rate, max_seconds, name)
         blocks, frames = [], 0
         try:
-            while len(block := sound.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
+            # none is asked for behind the last: there may be a tag, which is no frame of FLAC
+            while len(block := sound.read(min(_BLOCK_FRAMES, skipped + count - frames), "float32", always_2d=True)):
                 blocks.append(block.mean(axis=1))
                 frames += len(block)
         except soundfile.SoundFileError as error:
@@ -201,108 +205,140 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
     Refuses unusable files before decoding.
     """
 
-    def data() -> bytes:
-        return source if isinstance(source, bytes) else Path(source).read_bytes()
-
-    head = b""
     try:
-        if not isinstance(source, bytes) and not stat.S_ISREG(Path(source).stat().st_mode):
-            raise AudioError(f"{name}: not a file", "cannot be read")
-        with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
-            head = file.read(HEAD_BYTES)
-            if not head:
-                raise AudioError(f"{name}: the file is empty (0 bytes)", "the file is empty")
-            checked = _with_true_length(file, name)
-            if head[:3] == b"ID3":
-                file.seek(id3_bytes(head, 0))
-                head = file.read(HEAD_BYTES)
-        checked = source if checked is None else checked
+        size = len(source) if isinstance(source, bytes) else _file_size(Path(source), name)
+        if size == 0:
+            raise AudioError(f"{name}: the file is empty (0 bytes)", "the file is empty")
+        checked = _with_true_length(source, name)
         sound = _sound(checked)
         if not isinstance(checked, Mp3) and sound.subtype.startswith("MPEG_LAYER"):
             with sound:
-                _check_complete(sound, data, name)
-            stored = checked if isinstance(checked, bytes) else data()
-            checked = _mp3(stored if sound.format == "MP3" else wav_content(io.BytesIO(stored)), name)
+                _check_complete(sound, checked, name)
+            stored = _content(checked)
+            frames = stored if sound.format == "MP3" else wav_content(io.BytesIO(stored))
+            checked = _checked(whole_mp3, frames, name)
             sound = _sound(checked)
     except FileNotFoundError:
         raise AudioError(f"{name}: no such file{spelling_hint(str(source))}", "no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a zero byte
         raise AudioError(f"{name}: cannot be read ({os_reason(error)})", "cannot be read") from None
     except soundfile.SoundFileError as error:
-        raise _unreadable(head, name, getattr(error, "error_string", "")) from None
+        raise _unreadable(source, name, getattr(error, "error_string", "")) from None
     with sound:
         if sound.format == "RAW":  # so does, by their names, what libsndfile does not know: *.au, *.snd, *.vox, *.gsm
-            raise _unreadable(head, name, "")
-        if (problem := read_wrongly(sound, head)) is not None:
+            raise _unreadable(source, name, "")
+        if (problem := read_wrongly(sound, _head(source))) is not None:
             raise AudioError(f"{name}: {problem}", "not supported")
         _check_rate(sound.samplerate, name)
-        _check_complete(sound, data, name)
+        _check_complete(sound, source if isinstance(checked, Mp3) else checked, name)
         skipped, count = (checked.skipped, checked.samples) if isinstance(checked, Mp3) else (0, sound.frames)
+        if sound.format == "WAV" and sound.subtype in ("IMA_ADPCM", "MS_ADPCM"):
+            with _file(source) as file:
+                count = without_filling(file, count)
         if count <= 0:
             raise AudioError(f"{name}: the file holds no samples", "the file is empty")
         yield sound, skipped, count
 
 
-def _unreadable(head: bytes, name: str, reason: str) -> AudioError:
-    message, is_recording = unreadable(head, reason)
+def _unreadable(source: str | Path | bytes, name: str, reason: str) -> AudioError:
+    message, is_recording = unreadable(_head(source), reason)
     return AudioError(f"{name}: {message}", "not supported" if is_recording else "not a sound file")
 
 
+def _head(source: str | Path | bytes) -> bytes:
+    with _file(source) as file:
+        file.seek(id3_bytes(file.read(10), 0))
+        return file.read(HEAD_BYTES)
+
+
 class _ReadForward(soundfile.SoundFile):
-    """soundfile 0.14 seeks after each block that it reads, wherever it can. In MP3, libsndfile 1.2.2 then decodes on
-    without the bytes of earlier frames that it needs, and the first samples of the next block are others."""
+    """soundfile 0.14 seeks after each block that it reads, wherever it can.
+
+    In MP3, libsndfile 1.2.2 then decodes on without the bytes of earlier frames that it needs, and the first samples of
+    the next block are others. In Ogg and FLAC with a hole it fills the declared length with samples that it has already
+    read, so that a damaged file looks whole.
+    """
 
     def seekable(self) -> bool:
         return False
 
 
+class _Bytes(io.BytesIO):
+    """Bytes for libsndfile, which steps back beyond the beginning of some damaged files.
+
+    An error in this call would be printed with a traceback, and go no further.
+    """
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        return super().seek(max(offset, 0) if whence == io.SEEK_SET else offset, whence)
+
+
 def _sound(source: str | Path | bytes | Mp3) -> soundfile.SoundFile:
     if isinstance(source, Mp3):
-        return _ReadForward(io.BytesIO(source.data))
+        source = source.data
     if not isinstance(source, bytes) and Path(source).suffix.lower() == ".raw":  # soundfile asks for rate and channels
         source = Path(source).read_bytes()
-    return soundfile.SoundFile(io.BytesIO(source) if isinstance(source, bytes) else str(source))
+    return _ReadForward(_Bytes(source) if isinstance(source, bytes) else str(source))
 
 
-def _mp3(data: bytes, name: str) -> Mp3:
+def _checked(check: Callable[[_In], _Out], content: _In, name: str) -> _Out:
     try:
-        return whole_mp3(data)
+        return check(content)
     except AudioError as error:
         raise error.at(name) from None
 
 
-def _with_true_length(file: BinaryIO, name: str) -> bytes | Mp3 | None:
+def _file_size(path: Path, name: str) -> int:
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise AudioError(f"{name}: not a file", "cannot be read")
+    return status.st_size
+
+
+def _file(source: str | Path | bytes) -> BinaryIO:
+    return io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb")
+
+
+def _content(source: str | Path | bytes) -> bytes:
+    return source if isinstance(source, bytes) else Path(source).read_bytes()
+
+
+def _with_true_length(source: str | Path | bytes, name: str) -> str | Path | bytes | Mp3:
     """Refuses files that would be read in part, or with headers for samples.
 
-    Returns the file without the tags around it, and with the number of its samples in the header; None = it is so.
+    Returns the source; or the file without the tags around it, and with the number of its samples in the header.
     """
-    file.seek(0)
-    head = file.read(4)
-    try:
+    with _file(source) as file:
+        head = file.read(4)
         if head in PLAIN:
-            return whole(file)
-        has_tag = head[:3] == b"ID3"
-        if not (has_tag or is_mp3(head) or head in (b"OggS", b"fLaC")):
-            return None
-        content = head + file.read()
-        tagged = content[id3_bytes(content, 0) :]
-        head = tagged[:4]
-        if head in PLAIN:
-            return whole(io.BytesIO(tagged)) or tagged
-    except AudioError as error:
-        raise error.at(name) from None
+            return _plain(file, name) or source
+    has_tag = head[:3] == b"ID3"
+    if not (has_tag or is_mp3(head) or head in (b"OggS", b"fLaC")):
+        return source
+    content = _content(source)
+    tagged = content[id3_bytes(content, 0) :]
+    head = tagged[:4]
+    if head in PLAIN:
+        return _plain(io.BytesIO(tagged), name) or tagged
     if is_mp3(head) or (has_tag and head not in _NOT_MP3):
-        return _mp3(content, name)
+        return _checked(whole_mp3, content, name)
     if head not in (b"OggS", b"fLaC"):
         return tagged
-    problem = ogg_problem(tagged) if head == b"OggS" else flac_problem(tagged)
-    if problem is not None:
-        raise AudioError(f"{name}: the file {problem}", "cannot be used")
-    completed = without_tail(tagged) if head == b"OggS" else with_flac_length(tagged)
-    return None if completed is content else completed
+    completed = _checked(whole_ogg if head == b"OggS" else whole_flac, tagged, name)
+    return source if completed is content else completed
 
 
-def _check_complete(sound: soundfile.SoundFile, data: Callable[[], bytes], name: str) -> None:
+def _plain(file: BinaryIO, name: str) -> bytes | None:
+    file.seek(0)
+    start = file.read(12)
+    if start[:4] == b"FORM" and start[8:11] != b"AIF":  # not left to libsndfile, which has trouble with some
+        raise AudioError(f"{name}: a FORM file that is no AIFF, which cannot be read; {EXPECTED}", "not supported")
+    if (problem := joined_problem(file)) is not None:
+        raise AudioError(f"{name}: the file {problem}")
+    return _checked(with_true_sizes, file, name)
+
+
+def _check_complete(sound: soundfile.SoundFile, source: str | Path | bytes, name: str) -> None:
     """Refuses a file shorter than its header says, which libsndfile reads and only notes in its log."""
     for declared, found in _LENGTH_NOTE.findall(sound.extra_info):
         missing = int(declared) - int(found)
@@ -310,7 +346,7 @@ def _check_complete(sound: soundfile.SoundFile, data: Callable[[], bytes], name:
             message = f"{name}: the file is cut off, its last {missing} bytes are missing"
             raise AudioError(message, "the file is cut off")
     opus = _OPUS_END.search(sound.extra_info)
-    if "Ogg: Junk after the last page" in sound.extra_info or (opus and int(opus[1]) < opus_end(data())):
+    if "Ogg: Junk after the last page" in sound.extra_info or (opus and int(opus[1]) < opus_end(_content(source))):
         raise AudioError(f"{name}: the file is cut off in the middle of an Ogg page", "the file is cut off")
 
 

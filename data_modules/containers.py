@@ -17,7 +17,6 @@ from typing import BinaryIO, NamedTuple
 
 from .errors import AudioError
 from .ogg import JOINED
-from .unreadable import EXPECTED
 
 _STARTS = {  # how a file begins: a word that is rare in samples, where it stands, and what else has to be there
     b"RIFF": (b"WAVE", 8, {0: b"RIFF"}),
@@ -41,8 +40,12 @@ _MOST_CHUNKS = 10_000  # a file of zeros has one in each 8 bytes
 _TAG_BYTES = 128  # of ID3v1
 _LONGEST_UNKNOWN = 400  # bytes behind the samples; more may be samples
 _GSM_BLOCK = 65  # bytes, of GSM 6.10 in WAV
-_GSM = (b"\x31\0", b"\0\x31")  # how `fmt ` names it, in both orders of bytes
-_MOST = {"<I": 2**32 - 1, ">I": 2**32 - 1, "<Q": 2**64 - 1, ">q": 2**63 - 1}  # what a size can say
+_PADDED = (b"RIFF", b"RIFX", b"RF64", b"FORM")  # chunks of an odd size have a byte of padding
+_PCM, _GSM, _EXTENSIBLE = (1, 3), 0x31, 0xFFFE  # codecs of WAV: integers and floats, ...
+_WAV_BLOCKS = (2, 6, 7, 0x11)  # ... ADPCM of Microsoft and IMA, and G.711
+_AU_BYTES = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}
+_AIFF_PLAIN = (b"NONE", b"twos", b"sowt", b"in24", b"in32", b"23ni", b"fl32", b"FL32", b"fl64", b"FL64", b"raw ")
+_AIFF_BYTES = {b"ulaw": 1, b"ULAW": 1, b"alaw": 1, b"ALAW": 1, b"ima4": 34}
 
 
 class _Size(NamedTuple):
@@ -52,56 +55,15 @@ class _Size(NamedTuple):
     form: str  # how, for `struct`
     declared: int  # bytes
     found: int  # bytes from where it begins to count to the end of the file
-    coding: bytes = b""  # of the samples, as `fmt ` names it in WAV
 
 
-def whole(file: BinaryIO) -> bytes | None:
-    """The file of a kind of `PLAIN` with the sizes of what is there, where its header has placeholders, and without
-    what stands behind the samples, where libsndfile would read it as samples; None = nothing has to change.
-
-    Raises:
-        AudioError: If it holds a second recording, samples are missing at the end, or what may be samples follows those
-            that are declared.
-    """
-    file.seek(0)
-    start = file.read(12)
-    kind = start[:4]
-    if kind == b"FORM" and start[8:11] != b"AIF":  # not left to libsndfile, which has trouble with some
-        raise AudioError(f"a FORM file that is no AIFF, which cannot be read; {EXPECTED}", "not supported")
-    _refuse_joined(file, kind)
-    end = file.seek(0, 2)
-    sizes = list(_SIZES[kind](file, end))
-    # with the size of the samples, which comes first, that of the file is not known either
-    wrong = sizes if any(map(_is_placeholder, sizes[:1])) else list(filter(_is_placeholder, sizes))
-    behind = sizes[0].found - sizes[0].declared if sizes and sizes[0] not in wrong else 0
-    if behind < 0:
-        raise AudioError(f"the file is cut off, its last {-behind} bytes are missing", "the file is cut off")
-    is_gsm = bool(sizes) and kind != b"RF64" and sizes[0].coding in _GSM
-    # libsndfile 1.2.2 reads to the end of the file in Wave64, and in AU of G.721 and G.723
-    reads_on = is_gsm or (kind in (b"riff", b".snd", b"dns.") and behind > 0)
-    if behind > _LONGEST_UNKNOWN and not _is_known(file, kind, end - behind, end):
-        raise AudioError(f"{behind} bytes follow the samples that the header declares; expected one whole recording")
-    if not wrong and not reads_on:
-        return None
-    file.seek(0)
-    content = bytearray(file.read(end - behind if reads_on else end))
-    if kind == b"caff" and (sizes[0].found - 4) % max(int.from_bytes(content[36:40], "big"), 1):
-        raise AudioError("the file is cut off in the middle of a sample", "the file is cut off")
-    for size in wrong:
-        struct.pack_into(size.form, content, size.at, min(size.found, _MOST[size.form]))
-    if is_gsm:
-        _end_gsm(content, sizes[0])
-    elif reads_on and kind == b"riff":
-        struct.pack_into("<Q", content, 16, len(content))
-    return bytes(content)
-
-
-def _refuse_joined(file: BinaryIO, kind: bytes) -> None:
-    """Refuses a file that would be read with the header of another recording in it.
+def joined_problem(file: BinaryIO) -> str | None:
+    """Why a file of a kind of `PLAIN` would be read with the header of another recording in it; None = it is one.
 
     The beginning of a second file does not occur by chance in a terabyte of samples. The whole file is read, in blocks.
     """
-    word, offset, others = _STARTS[kind]
+    file.seek(0)
+    word, offset, others = _STARTS[file.read(4)]
     file.seek(4)
     kept = b""
     while block := file.read(_BLOCK_BYTES):
@@ -110,9 +72,102 @@ def _refuse_joined(file: BinaryIO, kind: bytes) -> None:
         while at >= 0:
             start = at - offset
             if start >= 0 and all(block[start + o : start + o + len(b)] == b for o, b in others.items()):
-                raise AudioError(f"the file {JOINED}")
+                return JOINED
             at = block.find(word, at + 1)
         kept = block[-_HEAD_BYTES:]
+    return None
+
+
+def with_true_sizes(file: BinaryIO) -> bytes | None:
+    """The file of a kind of `PLAIN` with the sizes of what is there, where its header has placeholders, and without
+    what stands behind the samples, where libsndfile would read it as samples; None = nothing has to change.
+
+    Raises:
+        AudioError: If samples are missing at the end, or what may be samples follows those that are declared.
+    """
+    end = file.seek(0, 2)
+    file.seek(0)
+    kind = file.read(4)
+    sizes = list(_SIZES[kind](file, end))
+    # with the size of the samples, which comes first, that of the file is not known either
+    wrong = sizes if any(map(_is_placeholder, sizes[:1])) else list(filter(_is_placeholder, sizes))
+    behind = sizes[0].found - sizes[0].declared if sizes and sizes[0] not in wrong else 0
+    if behind < 0:
+        raise AudioError(f"the file is cut off, its last {-behind} bytes are missing", "the file is cut off")
+    layout = _layout(file, kind, end)
+    is_gsm = kind in (b"RIFF", b"RIFX") and bool(sizes) and layout.codec == _GSM
+    # libsndfile 1.2.2 reads to the end of the file in Wave64, and in AU of G.721 and G.723
+    reads_on = is_gsm or (kind in (b"riff", b".snd", b"dns.") and behind > 0)
+    if behind > _LONGEST_UNKNOWN and not _is_known(file, kind, end - behind, end):
+        raise AudioError(f"{behind} bytes follow the samples that the header declares; expected one whole recording")
+    if not wrong and not reads_on:
+        return None
+    file.seek(0)
+    content = bytearray(file.read(end - behind if reads_on else end))
+    if sizes[0] in wrong and not is_gsm:
+        length = sizes[0].found - layout.before
+        rest = length % layout.bytes
+        if rest and not (kind in _PADDED and rest == 1 and length % 2 == 0):  # an odd number, and a byte of padding
+            raise AudioError("the file is cut off in the middle of a sample", "the file is cut off")
+    for size in wrong:
+        struct.pack_into(size.form, content, size.at, min(size.found, _most(size.form)))
+    if is_gsm:
+        _end_gsm(content, sizes[0])
+    elif reads_on and kind == b"riff":
+        struct.pack_into("<Q", content, 16, len(content))
+    return bytes(content)
+
+
+class _Layout(NamedTuple):
+    """How samples stand in a file."""
+
+    bytes: int = 1  # of one sample of all channels, or of one block of a codec; 1 = not known
+    before: int = 0  # bytes between where the size of the samples begins to count and the first of them
+    codec: int | bytes = 0
+
+
+def _layout(file: BinaryIO, kind: bytes, end: int) -> _Layout:
+    file.seek(0)
+    head = file.read(40)
+    if kind in (b"RIFF", b"RIFX", b"RF64"):
+        return _wav_layout(file, ">" if kind == b"RIFX" else "<", end)
+    if kind == b"caff":
+        return _Layout(max(int.from_bytes(head[36:40], "big"), 1), 4)
+    if kind in (b".snd", b"dns."):
+        _, codec, _, channels = struct.unpack(">4I" if kind == b".snd" else "<4I", head[8:24].ljust(16, b"\0"))
+        return _Layout(max(_AU_BYTES.get(codec, 0) * channels, 1), 0, codec)
+    for name, start, _ in _chunks(file, 12, end, ">I") if kind == b"FORM" else ():
+        if name == b"COMM":
+            file.seek(start)
+            fields = file.read(22)
+            channels, bits = struct.unpack(">h4xh", fields[:8].ljust(8, b"\0"))
+            codec = fields[18:22] if head[8:12] == b"AIFC" else b"NONE"
+            one = _AIFF_BYTES.get(codec, (bits + 7) // 8 if codec in _AIFF_PLAIN else 0)
+            return _Layout(max(one * channels, 1), 8, codec)
+    return _Layout()
+
+
+def _wav_layout(file: BinaryIO, order: str, end: int) -> _Layout:
+    """
+    Raises:
+        AudioError: If samples take more bytes than their bits need: decoders go by the bits, and read noise.
+    """
+    for name, start, _ in _chunks(file, 12, end, f"{order}I"):
+        if name == b"fmt ":
+            file.seek(start)
+            fields = file.read(26).ljust(26, b"\0")
+            codec, channels, rate, speed, block, bits = struct.unpack(f"{order}HHIIHH", fields[:16])
+            if codec == _EXTENSIBLE:
+                (codec,) = struct.unpack(f"{order}H", fields[24:26])
+            least = channels * ((bits + 7) // 8)
+            # where the speed is that of the bits, the block alone is wrong
+            if codec in _PCM and 0 < least < block and speed == rate * block:
+                raise AudioError(
+                    f"the file has blocks of {block} bytes for {channels} x {bits} bits; expected {least}",
+                    "not supported",
+                )
+            return _Layout(max(block, 1) if codec in (*_PCM, *_WAV_BLOCKS) else 1, 0, codec)
+    return _Layout()
 
 
 def _end_gsm(content: bytearray, size: _Size) -> None:
@@ -156,6 +211,20 @@ def wav_content(file: BinaryIO) -> bytes:
     return b""
 
 
+def without_filling(file: BinaryIO, frames: int) -> int:
+    """Frames of a WAV file of ADPCM, without those that only fill its last block, if it says how many these are."""
+    file.seek(0)
+    order = ">" if file.read(4) == b"RIFX" else "<"
+    declared = block = 0
+    for name, start, size in _chunks(file, 12, file.seek(0, 2), f"{order}I"):
+        at, form = (0, "I") if name == b"fact" else (18, "H")
+        if name in (b"fact", b"fmt ") and size >= at + struct.calcsize(form):
+            file.seek(start + at)
+            (value,) = struct.unpack(order + form, file.read(struct.calcsize(form)))
+            declared, block = (value, block) if name == b"fact" else (declared, value)
+    return declared if 0 < declared <= frames < declared + block else frames
+
+
 def _is_placeholder(size: _Size) -> bool:
     """Whether a program that does not know the length writes this size.
 
@@ -168,9 +237,13 @@ def _is_placeholder(size: _Size) -> bool:
     declared, found = size.declared, size.found
     if declared == 0:
         return found > 0
-    if declared < 0 or declared > _MOST[size.form] - _WIDEST_HEADER:
+    if declared < 0 or declared > _most(size.form) - _WIDEST_HEADER:
         return True
     return declared > _PART * found and (declared >= _BEYOND_ALL or _is_round(declared))
+
+
+def _most(form: str) -> int:
+    return (1 << 8 * struct.calcsize(form) - form.endswith("q")) - 1
 
 
 def _is_round(number: int) -> bool:
@@ -202,20 +275,17 @@ def _riff(file: BinaryIO, end: int) -> Iterator[_Size]:
     file.seek(0)
     head = file.read(36)
     long = head[:4] == b"RF64" and head[12:16] == b"ds64" and len(head) == 36
-    order, coding = ">I" if head[:4] == b"RIFX" else "<I", b""
+    order = ">I" if head[:4] == b"RIFX" else "<I"
     for name, start, size in _chunks(file, 12, end, order):
-        if name == b"fmt " and not coding:
-            file.seek(start)
-            coding = file.read(2)
         if name == b"data":
             at, form = start - 4, order
-            if long and size == _MOST["<I"]:
+            if long and size == _most("<I"):
                 at, form, size = 28, "<Q", int.from_bytes(head[28:36], "little")
             if size == 0 and _are_chunks(file, start, end, order):
                 return
             (declared,) = struct.unpack("<Q", head[20:28]) if long else struct.unpack(order, head[4:8])
             riff = _Size(20 if long else 4, form, declared, end - 8)
-            yield _Size(at, form, size, end - start, coding)
+            yield _Size(at, form, size, end - start)
             if declared > riff.found:
                 yield riff
             return
@@ -236,9 +306,8 @@ def _is_name(name: bytes) -> bool:
 
 
 def _aiff(file: BinaryIO, end: int) -> Iterator[_Size]:
-    """libsndfile takes a size of 0 for what is there."""
     for name, start, size in _chunks(file, 12, end, ">I"):
-        if name == b"SSND" and size:
+        if name == b"SSND":
             yield _Size(start - 4, ">I", size, end - start)
             file.seek(4)
             if (declared := int.from_bytes(file.read(4), "big")) > end - 8:

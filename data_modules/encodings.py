@@ -18,6 +18,7 @@ from .errors import AudioError
 from .ogg import JOINED
 
 _FLAC_START = re.compile(rb"fLaC[\x00\x80]\x00\x00\x22")
+_FLAC_HEADER_BYTES = 42
 _FLAC_SYNC = re.compile(rb"\xff[\xf8\xf9]")
 _ID3V1_BYTES = 128
 _ZEROS = re.compile(rb"\0+")
@@ -36,50 +37,53 @@ _MP3_DECODER_DELAY = 529
 """Samples that pass through a decoder's filters before the first of the encoder comes out."""
 
 
-def flac_problem(data: bytes) -> str | None:
-    """Why a FLAC file would be read in part; None = nothing is wrong."""
+def whole_flac(data: bytes) -> bytes:
+    """A FLAC file with the number of its samples in the header, added if it is missing: libsndfile needs it.
+
+    Raises:
+        AudioError: If several recordings stand one after the other, samples are missing in the middle or come twice, or
+            the header declares fewer than there are.
+    """
     if len(_FLAC_START.findall(data)) > 1:
-        return JOINED
-    declared, samples = _flac_declared(data), flac_samples(data)
-    if 0 < declared < samples:
-        return f"declares {declared} samples and holds {samples}; expected a file as encoders write it"
-    return None
-
-
-def with_flac_length(data: bytes) -> bytes:
-    """The file with the number of its samples in the header, added if it is missing: libsndfile needs it."""
-    start = _FLAC_START.search(data)
-    if start is None or _flac_declared(data):
+        raise AudioError(f"the file {JOINED}", "cannot be used")
+    if _FLAC_START.match(data) is None or len(data) < _FLAC_HEADER_BYTES:
         return data
-    samples, offset = flac_samples(data), start.start() + 21
-    return (
-        data[:offset]
-        + (data[offset] & 0xF0 | samples >> 32).to_bytes(1, "big")
-        + (samples & 0xFFFFFFFF).to_bytes(4, "big")
-        + data[offset + 5 :]
-    )
+    declared, samples = int.from_bytes(data[21:26], "big") & (1 << 36) - 1, _flac_samples(data)
+    if 0 < declared < samples:
+        said = f"declares {declared} samples and holds {samples}"
+        raise AudioError(f"the file {said}; expected a file as encoders write it", "cannot be used")
+    if declared:
+        return data
+    if not samples:
+        raise AudioError("the file holds no samples", "the file is empty")
+    return data[:21] + (data[21] & 0xF0 | samples >> 32).to_bytes(1, "big") + samples.to_bytes(8, "big")[4:] + data[26:]
 
 
-def _flac_declared(data: bytes) -> int:
-    start = _FLAC_START.search(data)
-    return 0 if start is None else int.from_bytes(data[start.start() + 21 : start.start() + 26], "big") & (1 << 36) - 1
+def _flac_samples(data: bytes) -> int:
+    """Samples (per channel) in the frames of a FLAC file.
 
-
-def flac_samples(data: bytes) -> int:
-    """Samples (per channel) in the frames of a FLAC file, up to the first that is missing."""
-    start = _FLAC_START.search(data)
-    if start is None:
-        return 0
-    smallest, largest = (
-        int.from_bytes(data[start.start() + offset : start.start() + offset + 2], "big") for offset in (8, 10)
-    )
-    total = 0
-    for match in _FLAC_SYNC.finditer(data, start.end()):
-        frame = _flac_frame(data, match.start())
-        if frame is not None:
-            number, size, counts_samples = frame
-            if total == (number if counts_samples or smallest != largest else number * largest):
-                total += size
+    A frame has its number, or that of its first sample; the header of the file and older encoders do not say which.
+    """
+    start, last = 4, False
+    while not last and start < len(data):
+        last = data[start] >= 0x80
+        start += 4 + int.from_bytes(data[start + 1 : start + 4], "big")
+    found = ((match.start(), _flac_frame(data, match.start())) for match in _FLAC_SYNC.finditer(data, start))
+    frames = [(at, *frame) for at, frame in found if frame is not None]
+    first = frames[0][1] if frames else 0  # not 0 if the recording was cut without decoding
+    total = count = 0
+    others: list[int] = []  # most are no frames, but samples that look like a header
+    for index, (_, number, size, counts_samples) in enumerate(frames):
+        if number - first == total or (not counts_samples and number - first == count):
+            total, count = total + size, count + 1
+        else:
+            others.append(index)
+    ends = [*(at for at, *_ in frames[1:]), len(data)]
+    if any(_crc(data[frames[index][0] : ends[index]], 16, 0x8005) == 0 for index in others):
+        raise AudioError(
+            f"the file is damaged, after {total} samples some are missing or come again; expected one whole recording",
+            "the file is damaged",
+        )
     return total
 
 
@@ -100,17 +104,19 @@ def _flac_frame(data: bytes, at: int) -> tuple[int, int, bool] | None:
     bytes_of_size = {6: 1, 7: 2}.get(size_code, 0)
     size = sizes.get(size_code) or int.from_bytes(header[end : end + bytes_of_size], "big") + 1
     end += bytes_of_size + {12: 1, 13: 2, 14: 2}.get(header[2] & 15, 0)
-    if end >= len(header) or _crc8(header[:end]) != header[end]:
+    if end >= len(header) or _crc(header[:end], 8, 0x07) != header[end]:
         return None
     return number, size, bool(header[1] & 1)
 
 
-def _crc8(data: bytes) -> int:
+def _crc(data: bytes, width: int, polynomial: int) -> int:
     remainder = 0
     for byte in data:
-        remainder ^= byte
+        remainder ^= byte << (width - 8)
         for _ in range(8):
-            remainder = (remainder << 1 ^ (0x107 if remainder & 0x80 else 0)) & 0xFF
+            remainder <<= 1
+            if remainder >> width:
+                remainder ^= 1 << width | polynomial
     return remainder
 
 

@@ -34,6 +34,7 @@ _NAMES = (
     (rb"FLV\x01", "Flash video"),
     (rb"RIFF.{4}AVI ", "AVI"),
     (rb"BW64.{4}WAVE", "BW64"),
+    (rb"FORM.{4}AIF[FC].*COMM", "AIFF"),
     (rb"G.{187}G", "an MPEG transport stream"),
     (rb"OggS.{24}Speex", "Speex in Ogg"),
     (rb"OggS.{24}\x7fFLAC", "FLAC in Ogg"),
@@ -58,9 +59,12 @@ def described(head: bytes) -> str | None:
     """
     if head[:4] == b"fLaC" and len(head) > 21:
         return f"FLAC with {((head[20] & 1) << 4 | head[21] >> 4) + 1} bits"
-    if head[:4] == b"caff" and head[8:12] == b"desc" and len(head) > 32:
+    if head[:4] == b"caff" and head[8:12] == b"desc" and len(head) >= 52:
         codec = head[28:32].decode("latin-1").strip()
-        return f"CAF with the codec {codec!r}" if codec.isprintable() and codec != "lpcm" else None
+        if codec == "lpcm":
+            packet, bits = (int.from_bytes(head[at : at + 4], "big") for at in (36, 48))
+            return f"CAF with {bits} bits in packets of {packet} bytes"
+        return f"CAF with the codec {codec!r}" if codec.isprintable() else None
     if head[:8] == b"NIST_1A\n":
         width, coding = _NIST.search(head), _NIST_CODING.search(head)
         bits = f"{8 * int(width[1])} bits" if width else "samples"

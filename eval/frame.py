@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -104,9 +104,11 @@ class Frame:
 
     def __post_init__(self) -> None:
         """Refuse scores so close to each other that their squares would be lost below the least float64."""
-        of_each = self.rows.groupby(["dimension", "rater_id"], sort=False)["score"]
-        spread = of_each.max() - of_each.min()
-        for dimension, annotator in spread.index[(spread > 0) & (spread < 1 / LARGEST)]:
+        for name, scores in self.rows.groupby(["dimension", "rater_id"], sort=False)["score"]:
+            values = scores.to_numpy(np.float64)
+            if not 0 < np.fmax.reduce(values) - np.fmin.reduce(values) < 1 / LARGEST:  # not either without any score
+                continue
+            dimension, annotator = cast("tuple[str, str]", name)
             raise DataError(
                 f"{self.source}: all scores of {annotator} on {dimension} lie within {1 / LARGEST:g}; "
                 "expected another unit, such as their logarithm"

@@ -57,7 +57,7 @@ def shard(judge: EmpathyJudge, beside: Iterable[nn.Module], mesh: DeviceMesh) ->
     fully_shard(judge, mesh=mesh)
     # training calls this method; the head is called on its own, after raters were added to the pooled states
     register_fsdp_forward_method(judge, "pooled")
-    register_fsdp_forward_method(judge, "known_of_clips")  # called at the start of training
+    register_fsdp_forward_method(judge, "clip_features")  # called at the start of training
 
 
 def kept(module: nn.Module) -> dict[str, Tensor]:

@@ -194,6 +194,85 @@ def test_caf_that_lacks_a_few_bytes_is_refused():
             load_clip(open_end[:-missing])
 
 
+@pytest.mark.parametrize("kind", ["RF64", "W64"])
+def test_a_size_of_the_file_that_counts_its_first_bytes_is_no_cut(kind):
+    """All samples are there, which the size of the samples says."""
+    data = stored(kind)
+    at, size = (20, len(data)) if kind == "RF64" else (16, len(data) + 8)
+    check_whole(patched(data, [(at, struct.pack("<Q", size))]))
+    check_cut(patched(data, [(at, struct.pack("<Q", size))])[:-100])
+
+
+def without_sizes(kind: str, codec: str, channels: int) -> bytes:
+    """A file as a program writes it that cannot go back to the header, of a whole number of blocks."""
+    file = io.BytesIO()
+    soundfile.write(file, np.stack([PCM[:16_192] / 32_768] * channels, axis=1), RATE, codec, format=kind)
+    data = file.getvalue()
+    place, form = {"AIFF": (b"SSND", ">I"), "AU": (b".snd", ">I"), "WAV": (b"data", "<I")}[kind]
+    at = data.index(place) + (8 if kind == "AU" else 4)
+    size = {"AIFF": 0, "AU": 0xFFFFFFFF, "WAV": 0xFFFFFFFF}[kind]
+    return patched(data, [(at, struct.pack(form, size)), *([(4, bytes(4))] if kind == "AIFF" else [])])
+
+
+@pytest.mark.parametrize(
+    ("kind", "codec", "channels", "block"),
+    [
+        ("WAV", "PCM_16", 1, 2), ("WAV", "PCM_24", 2, 6), ("WAV", "FLOAT", 2, 8), ("WAV", "MS_ADPCM", 1, 1_024),
+        ("WAV", "IMA_ADPCM", 2, 2_048), ("WAV", "ULAW", 2, 2), ("AIFF", "PCM_16", 2, 4), ("AIFF", "ULAW", 2, 2),
+        ("AIFF", "IMA_ADPCM", 1, 34), ("AU", "PCM_24", 1, 3), ("AU", "DOUBLE", 2, 16), ("AU", "ALAW", 2, 2),
+    ],
+)  # fmt: skip
+def test_what_ends_within_a_sample_was_cut(kind, codec, channels, block):
+    """Of a cut file without sizes it is the one sign; the rest of a block would be heard as noise or silence."""
+    data = without_sizes(kind, codec, channels)
+    whole = load_clip(data).samples
+    assert len(whole) >= 16_192
+    for missing in {1, block // 2, block - 1} | set(range(2, min(block, 9))):
+        with pytest.raises(AudioError, match="the file is cut off in the middle of a sample"):
+            load_clip(data[:-missing])
+    assert len(whole) > len(load_clip(data[:-block]).samples) > len(whole) - 2_100
+
+
+@pytest.mark.parametrize(("codec", "channels"), [("MS_ADPCM", 1), ("IMA_ADPCM", 2)])
+@pytest.mark.parametrize("count", [16_192, 16_193, 20_000])
+def test_what_fills_the_last_block_of_adpcm_is_no_recording(codec, channels, count):
+    file = io.BytesIO()
+    soundfile.write(file, np.stack([PCM[:count] / 32_768] * channels, axis=1), RATE, codec, format="WAV")
+    data = file.getvalue()
+    at = data.index(b"fact") + 8
+    frames = soundfile.info(io.BytesIO(data)).frames
+    block = int.from_bytes(data[38:40], "little")
+    assert 0 <= frames - count < block
+    for declared, expected in ((count, count), (frames - block, frames), (0, frames), (frames + 1, frames)):
+        clip = load_clip(patched(data, [(at, struct.pack("<I", declared))]))
+        assert len(clip.samples) == expected
+        assert np.abs(clip.samples[count - 1_000 : count] - PCM[count - 1_000 : count] / 32_768).max() < 0.01
+
+
+def test_a_byte_of_padding_is_no_sign_of_a_cut():
+    data = wav(0xFFFFFFFF, samples=bytes([128]) * 24_001 + b"\0")
+    data = patched(data, [(32, struct.pack("<HH", 1, 8)), (28, struct.pack("<I", RATE))])
+    assert len(load_clip(data).samples) in (24_001, 24_002)
+    odd = np.zeros((8_001, 3), np.uint8)
+    data = patched(wav(0xFFFFFFFF, samples=odd.tobytes() + b"\0"), [(32, struct.pack("<HH", 3, 24))])
+    assert len(load_clip(data).samples) == 8_001
+
+
+@pytest.mark.parametrize(("bits", "width"), [(24, 4), (16, 4), (16, 3), (20, 4), (12, 3), (8, 2)])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_samples_in_wider_containers_are_not_read_as_noise(bits, width, channels):
+    """libsndfile and ffmpeg go by the bits; of 24 in four bytes libsndfile guesses the place."""
+    block = channels * width
+    form = struct.pack("<HHIIHH", 1, channels, RATE, RATE * block, block, bits)
+    data = patched(wav(2 * COUNT), [(20, form)])
+    with pytest.raises(AudioError, match=rf"blocks of {block} bytes for {channels} x {bits} bits; expected "):
+        load_clip(data)
+    # one number alone is wrong: the samples are as their bits say
+    least = channels * -(-bits // 8)
+    data = patched(data, [(28, struct.pack("<I", RATE * least))])
+    assert len(load_clip(data).samples) == 2 * COUNT // least
+
+
 @pytest.mark.parametrize(
     ("kind", "codec", "block", "samples"),
     [("WAV", "GSM610", 65, 320), ("W64", "GSM610", 65, 320), ("AU", "G721_32", 60, 120)],

@@ -51,6 +51,8 @@ SHORTEN = "channel_count -i 1\nsample_n_bytes -i 2\nsample_coding -s26 pcm,embed
         (CAF + b"alac" + bytes(3_000), "CAF with the codec 'alac'"),
         (CAF + b"ima4" + bytes(3_000), "CAF with the codec 'ima4'"),
         (b"ID3\3\0\0\0\0\0\x0a" + bytes(10) + CAF + b"ima4" + bytes(3_000), "CAF with the codec 'ima4'"),
+        (CAF + b"lpcm" + struct.pack(">IIIII", 0, 4, 1, 1, 24) + bytes(900), "CAF with 24 bits in packets of 4 bytes"),
+        (b"FORM\0\0\x04\0AIFFCOMM" + struct.pack(">IhIh", 18, 1, 90, 4) + bytes(900), "AIFF"),
         (sphere(SPHERE_24), "SPHERE with 24 bits"),
         (sphere(SHORTEN), "SPHERE with 16 bits as pcm,embedded-shorten-v2.00"),
         (ogg_of(b"\x7fFLAC\1\0\0\1fLaC"), "FLAC in Ogg"),

@@ -15,7 +15,7 @@ from ....data_modules.schema import PairDataset
 from ....data_modules.splits import kept_together
 from ....data_modules.unchanged import check_unchanged
 from ....models.artifact import describe, read_settings
-from ....models.closed_form import EXACT, FOLDS, Portion, fit
+from ....models.closed_form import EXACT, FOLDS, FeatureBatch, fit
 from ....models.description import Provenance
 from ....models.disk_store import DiskStore
 from ....models.hub import is_judge
@@ -125,7 +125,9 @@ def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int
                 for share in _SHARES:
                     sample = rng.permutation(rows[np.isin(groups[rows], order[: max(2, round(share * len(order)))])])
                     sample = sample[:EXACT]
-                    fitted = Portion(features[sample], targets[sample], np.ones_like(targets[sample]), groups[sample])
+                    fitted = FeatureBatch(
+                        features[sample], targets[sample], np.ones_like(targets[sample]), groups[sample]
+                    )
                     solution = fit(fitted, judge.head_input.blocks, may_omit_first=True, may_rank=True, seed=seed)
                     predicted[share][repeat, left_out] = solution.predict(features[left_out])
                     sizes[share] = max(sizes[share], len(sample))

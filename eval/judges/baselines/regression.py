@@ -140,9 +140,11 @@ class Standardised:
         scale[scale <= 1e-6 * np.abs(mean)] = np.inf  # what never varied says nothing
         order = np.random.default_rng(seed).permutation(len(target))
         standardised = _standardised(features, mean, scale)[order]
-        portion = closed_form.Portion(standardised, target[order, None], np.ones((len(order), 1)), groups[order])
+        portion = closed_form.FeatureBatch(standardised, target[order, None], np.ones((len(order), 1)), groups[order])
         is_exact = len(order) <= closed_form.EXACT
-        subset = portion if is_exact else closed_form.Portion(*(array[: closed_form.LANDMARKS] for array in portion))
+        subset = (
+            portion if is_exact else closed_form.FeatureBatch(*(array[: closed_form.LANDMARKS] for array in portion))
+        )
         blocks, portions = np.zeros(features.shape[1], int), None if is_exact else [portion]
         solution = closed_form.fit(subset, blocks, portions, seed=seed, may_rank=True)
         spread, record = float(np.std(target)), solution.record

@@ -182,7 +182,7 @@ def test_a_mix_of_layers_is_that_of_judges_of_each_depth(language_model, pairs, 
     assert same(found, expected, rounding)
     assert same(torch.cat([judge.pooled(judge.build_inputs([pair])) for pair in pairs]), found, rounding)
     asked = [pairs[0], replace(pairs[0], pair_id="other", response=pairs[1].response)]
-    with mock.patch("empathy_judge.models.backbones.packing.WORTHWHILE", math.inf):
+    with mock.patch("empathy_judge.models.backbones.packing.MAX_PACKED_FRACTION", math.inf):
         scores = torch.stack([own.score for _, own in Predictor(judge).predict(asked)])
     assert (scores - judge(judge.build_inputs(asked))).abs().max() <= 1e-5
 

@@ -197,7 +197,7 @@ def training_step(gpu: OnCuda) -> None:
     objective = for_real(Objective, LossWeights(), LossSettings(), "regression", SCALES).to(CUDA)
     for worthwhile in (0, math.inf):  # never packed, always
         with pytest.MonkeyPatch.context() as patch, bf16_mixed():
-            patch.setattr(packing, "WORTHWHILE", worthwhile)
+            patch.setattr(packing, "MAX_PACKED_FRACTION", worthwhile)
             inputs = gpu.inputs()
             assert (inputs.packed is None) == (worthwhile == 0 or not judge.backbone.reads_text)
             predicted = judge.predict(inputs)
@@ -219,7 +219,7 @@ def scorer(gpu: OnCuda) -> None:
     sources = dict.fromkeys(source for pair in asked for source in (*(t.audio for t in pair.context), pair.response))
     states = dict(zip(sources, encoded(judge, [for_real(judge.decode, source) for source in sources]), strict=True))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "WORTHWHILE", math.inf)
+        patch.setattr(packing, "MAX_PACKED_FRACTION", math.inf)
         inputs = for_real(judge.build_inputs, asked, states)
         assert (inputs.packed is None) == (not judge.backbone.reads_text)
     with torch.inference_mode():
@@ -413,7 +413,7 @@ def test_the_flash_kernel_may_run_where_no_mask_is_needed(family, monkeypatch):
         return plain(query, key, value, attn_mask, *rest, **options)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
-    monkeypatch.setattr(packing, "WORTHWHILE", 0)
+    monkeypatch.setattr(packing, "MAX_PACKED_FRACTION", 0)
     judge = judge_of(family)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         judge.with_encoded_audio(judge.build_inputs(ALIKE))

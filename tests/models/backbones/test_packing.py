@@ -41,7 +41,7 @@ def pairs(noise) -> list[Pair]:
 @pytest.fixture
 def judge_of(monkeypatch):
     """A judge with random adapters that packs every batch, whether or not it saves anything."""
-    monkeypatch.setattr(packing, "WORTHWHILE", math.inf)
+    monkeypatch.setattr(packing, "MAX_PACKED_FRACTION", math.inf)
     monkeypatch.setattr(packing, "_WIDTHS", (3.0,))
     return partial(conftest.judge_of, parts=["language_model"], head_input=HeadInputSettings())
 
