@@ -20,7 +20,7 @@ from empathy_judge.models.assessment import Scale, Score
 from empathy_judge.models.calibration import from_json, preference, to_json
 from empathy_judge.models.heads import Prediction
 from empathy_judge.models.judge_calibration import calibrate_judge, fit_calibration, store_calibration
-from empathy_judge.models.scoring import Heard
+from empathy_judge.models.scoring import ScoredPair
 from empathy_judge.models.three_way import (
     MAX_ERRORS,
     Preference,
@@ -169,7 +169,7 @@ def test_a_calibration_knows_what_people_said_of_two_responses(data):
             assert own == 2
     facts = (ClipFacts(0.5, -20.0, 0.4, 150.0), ClipFacts(0.5, -20.0, 0.4, 150.0))
     score = {"0": 4.2, "1": 3.9, "2": 1.2}
-    judged = {pair.pair_id: Heard(Prediction(torch.tensor([score[pair.pair_id[-1]]])), facts, pair) for pair in pairs}
+    judged = {pair.pair_id: ScoredPair(Prediction(torch.tensor([score[pair.pair_id[-1]]])), facts, pair) for pair in pairs}
     found = fit_calibration("w" * 64, data.card.dimensions, data, None, judged)
     model = found.dimensions["empathy"].three_way
     assert (model.n, model.groups) == (72, 24)
@@ -200,7 +200,7 @@ def test_comparisons_alone_are_enough(data):
         return 3.0 + (0.0 if group % 3 == 0 else 0.6 * (number == group % 2))
 
     judged = {
-        pair.pair_id: Heard(Prediction(torch.tensor([score(pair.pair_id)])), facts, pair)
+        pair.pair_id: ScoredPair(Prediction(torch.tensor([score(pair.pair_id)])), facts, pair)
         for pair in pairs
         if not pair.pair_id.endswith("2")
     }
