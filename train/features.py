@@ -81,10 +81,12 @@ class Features:
         pairs, self._local = list(pairs), local
         with evaluating(self._judge):
             if self._pairs is not None:
+                # Pairs that are stored need no audio states any more; equal pairs are computed once
                 pairs = list({self._pairs.name(pair): pair for pair in pairs if pair not in self._pairs}.values())
             sources = list(dict.fromkeys(source for pair in pairs for source in pair.clips))
             self._in_parts(sources, self._clips, self._encode, _CLIPS, "clips")
             if self._pairs is not None:
+                # Not every family can be entered at a layer: that is found out before hours of caching
                 if pairs:
                     self._check(pairs, precision)
                 self._in_parts(pairs, self._pairs, lambda batch: self._run_lower(batch, precision), _PAIRS, "pairs")
@@ -193,6 +195,7 @@ def temporary_folder(run: Path, local_rank: int) -> Iterator[Path]:
     if local_rank != 0:
         yield folder
         return
+    # A killed run leaves its folder behind, and its lock is free
     for left in folder.parent.glob(f"{_TEMPORARY}*.lock"):
         with suppress(Timeout, OSError), FileLock(left, blocking=False):
             _delete(left.with_suffix(""), left)

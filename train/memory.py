@@ -234,6 +234,8 @@ def _fused_attention() -> Iterator[None]:
 class _FusedKernel(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        # Fused kernels keep the output and one number for each row of scores, from which the backward pass computes
+        # the scores again
         rows = (max(len(query), len(key)), *query.shape[1:-1])  # one query may be broadcast over many keys
         output = query.new_empty(*rows, value.shape[-1])
         sums = query.new_empty(rows, dtype=torch.float32)
