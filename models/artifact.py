@@ -248,6 +248,7 @@ def _load(stored: _Stored, placement: Placement) -> LoadedJudge:
     judge = _build(file, parsed, placement)
     if parsed.members is None:
         stored.put_into(judge)
+    # Each member is read into one judge in turn and what was trained is copied: the backbone is in memory once
     for name in parsed.members or ():  # an ensemble: its weights are those of its members
         member = file.parent / name / JUDGE_FILE
         if not member.is_file():
@@ -295,6 +296,7 @@ def _build(path: Path, description: Description, placement: Placement) -> Empath
     quantization = placement.quantization or trained.quantization
     settings = replace(trained, backbone=backbone, quantization=quantization)
     judge = EmpathyJudge(settings, description.dimensions, device_map="auto" if placement.spread else None)
+    # In another form, quantized layers have other values: only the others can be compared
     same_form = stored == "none" and quantization == trained.quantization
     actual = fingerprint(judge, quantizable=same_form)
     expected = description.backbone_fingerprint if same_form else description.unquantized_fingerprint

@@ -140,12 +140,14 @@ class DiskStore:
         """Delete the files that were used longest ago, if another file of `size` bytes exceeds the limit."""
         if self._bytes is None:
             self._bytes = sum(facts.st_size for _, facts in self._files())
+        # Counted by this process alone: what others wrote meanwhile is seen when the limit seems reached
         self._bytes += size
         if self._bytes <= self._limit:
             return
         files = sorted(self._files(), key=lambda file: file[1].st_mtime)  # others may have written and deleted
         self._bytes = size + sum(facts.st_size for _, facts in files)
         for path, facts in files:
+            # Some room more than is needed, so that not every further file lists the whole folder
             if self._bytes <= _KEPT_FRACTION * self._limit:
                 break
             with suppress(OSError):

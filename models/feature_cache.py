@@ -120,6 +120,7 @@ class PairStates:
         assert isinstance(judge.backbone, AudioLanguageModel)
         self._judge, self._clips, self.first = judge, clips, first
         path = judge.backbone.parts["language_model"].layers
+        # What these layers compute is not stored, and so their weights are not part of the name
         upper = tuple(f"{path}.{number}." for number in range(first, 10_000))
         norm = f"{judge.backbone.parts['language_model'].path}.norm."
         policy = _WHOLE if judge.settings.long_clips == "refuse" else _IN_WINDOWS
@@ -173,6 +174,7 @@ class PairStates:
         mask, response = inputs.attention_mask.bool().cpu(), inputs.response_mask.cpu()
         weights = torch.eye(len(pairs)) if inputs.window_weights is None else inputs.window_weights.cpu()
         for pair, of_pair in zip(pairs, weights, strict=True):
+            # Without padding: in another batch there is another amount of it
             rows = of_pair.nonzero().flatten().tolist()
             tensors = {
                 "hidden": torch.cat([hidden[row][mask[row]] for row in rows]),
@@ -246,6 +248,7 @@ def check_split(backbone: Backbone, inputs: Inputs, first: int) -> None:
         if hidden.shape != whole.shape:
             raise refusal
         split = backbone.hidden_states(replace(inputs, clips=None, audio_states=None, hidden=hidden, first=first))
+    # Layers that miss what the ones below would have handed on fail in ways of their own
     except (TypeError, LookupError, RuntimeError):
         raise refusal from None
     real = inputs.attention_mask.bool()
@@ -288,6 +291,7 @@ def _weights(judge: EmpathyJudge, takes_part: Callable[[str], bool]) -> str:
         if "lora_" not in name and takes_part(name):
             flat = weight.detach().flatten()
             sample = flat[:: max(1, len(flat) // _SAMPLED)][:_SAMPLED].float().cpu()
+            # PEFT renames a layer that it adapts, and its weight stays the same
             plain = name.replace(".base_layer", "")
             digest.update(f"{plain} {tuple(weight.shape)} {weight.dtype} {sample.tolist()}\n".encode())
     return digest.hexdigest()

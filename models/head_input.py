@@ -29,6 +29,7 @@ class LastToken(nn.Module):
     def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
         """Pool `(batch, tokens, hidden)` to `(batch, hidden)`."""
         positions = torch.arange(hidden.shape[1], device=hidden.device)
+        # The largest position that is real, whichever side the padding is on
         last = (attention_mask * (positions + 1)).argmax(-1)
         return hidden[torch.arange(hidden.shape[0], device=hidden.device), last]
 

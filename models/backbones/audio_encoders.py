@@ -127,6 +127,7 @@ class PairEncoder(Backbone):
             states = self.encode_audio(inputs.clips)
         fusion: Any = self.network[_STORED_FUSION]  # pyright: ignore[reportIndexIssue]
         projected = fusion.project(states)
+        # Each pair takes its clips' states to its own tokens; a clip of several pairs was projected once
         zeros = projected.new_zeros(inputs.input_ids.numel(), WIDTH)
         audio = zeros.index_copy(0, inputs.audio_positions, projected[inputs.audio_index])
         return fusion(audio.view(*inputs.input_ids.shape, WIDTH), inputs.input_ids)
@@ -253,6 +254,7 @@ class WaveEncoder(PairEncoder):
         convolve, samples = self.tower.get_submodule(_CONVOLUTIONS), clips.features.float()
         if self.tower.config.feat_extract_norm != "group":
             return convolve(samples).transpose(1, 2)
+        # A group norm over time would see padding: each clip by itself
         rows = [convolve(row[None, :length])[0].T for row, length in zip(samples, clips.lengths, strict=True)]
         return nn.utils.rnn.pad_sequence(rows, batch_first=True)
 

@@ -94,11 +94,13 @@ class Gemma3n(AudioLanguageModel):
     def embed(self, ids: Tensor) -> Tensor:
         """See `AudioLanguageModel`; the last tokens of the vocabulary have their embeddings in the projector."""
         embeddings, projector = super().embed(ids), self.network.embed_audio
+        # As the official model: ids below the offset are not in this table, and keep the text's embeddings
         hard = projector(input_ids=ids.clamp(min=projector.vocab_offset)).to(embeddings)
         return torch.where((ids >= projector.vocab_offset)[..., None], hard, embeddings)
 
     def project(self, states: Tensor) -> Tensor:
         """See `AudioLanguageModel`; a state of zeros is padding behind a short clip."""
+        # As the official model does
         last_token = torch.full((1, 1), self.language_model.vocab_size - 1, device=states.device)
         padding_embedding = self.network.embed_audio(input_ids=last_token)[0]
         projected = self.network.embed_audio(inputs_embeds=states)
@@ -115,6 +117,7 @@ class Gemma3n(AudioLanguageModel):
         return self._states
 
     def real_audio_tokens(self, samples: int) -> int:
+        # Each frame takes one sample more than its length
         frames = (samples - self.extractor.frame_length - 1) // self.extractor.hop_length + 1
         return -(-frames // self._frames_per_state)
 
