@@ -81,6 +81,7 @@ class Manifest:
         Raises:
             DataError: If the file cannot be read, or has no such rows.
         """
+        # The open file is read on, unless a row group that begins between here and there saves reading
         nearest = self._groups[bisect_right(self._groups, first) - 1]
         if not nearest <= self._next <= first:
             self._rest, self._next = self._records(first), first
@@ -100,6 +101,7 @@ class Manifest:
             DataError: If the file cannot be read as what its suffix says, has no rows or no column `response_audio`, or
                 two rows have one id.
         """
+        # Hashes in place of ids: 8 bytes for each row, however long ids are
         hashes = array("q", (hash(row_id(record, self.path)) for record in self._records(0, ids_only=True)))
         if not hashes:
             raise DataError(f"{self.path}: the table holds no rows")
@@ -123,6 +125,7 @@ class Manifest:
         with open(self.path, "rb") as file:
             if whole or self._suffix != ".parquet":
                 return hashlib.file_digest(file, "sha256").hexdigest()
+            # A Parquet file ends with its footer, the length of this in 4 bytes, and 4 letters
             size = file.seek(-8, os.SEEK_END) + 8
             file.seek(max(0, size - 8 - int.from_bytes(file.read(4), "little")))
             changed = os.fstat(file.fileno()).st_mtime_ns

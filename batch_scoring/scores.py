@@ -93,6 +93,7 @@ def score_rows(
     is that of the intervals of a calibrated one (None = the usual one)."""
     from ..models.calibration import DEFAULT_LEVEL
 
+    # Scores come some batches after their rows: the rows between are kept here
     rows, copies = itertools.tee(rows)
     assessments = scorer.assess_pairs((row.pair for row in copies), DEFAULT_LEVEL if level is None else level)
     return map(functools.partial(_scored, columns), rows, assessments)
@@ -235,6 +236,7 @@ def _rows_of(table: pd.DataFrame | Dataset | IterableDataset) -> Iterable[Mappin
     import pandas as pd
 
     if isinstance(table, pd.DataFrame):
+        # `itertuples` with names would rename columns that are no identifiers
         names = [str(name) for name in table.columns]
         return (dict(zip(names, values, strict=True)) for values in table.itertuples(index=False, name=None))
     from datasets import Audio, Dataset, IterableDataset

@@ -78,7 +78,9 @@ def run_workers(parts: Parts, launch: Launch, devices: Sequence[str | None], loo
     Raises:
         UserError: If a worker says so, or workers die and nothing gets done.
     """
+    # CUDA cannot be used in a forked process
     count, context = len(devices), multiprocessing.get_context("spawn")
+    # Each worker by itself would start a thread for each core
     threads = max(available_cores() // count, 1) if count > 1 else None
     members: list[_Member] = []
     ready: set[Connection] = set()
@@ -88,6 +90,7 @@ def run_workers(parts: Parts, launch: Launch, devices: Sequence[str | None], loo
         share = (launch.rank * count + number, launch.world * count)
         process = context.Process(target=_work, args=(parts, share, devices[number], threads, sending))
         process.start()
+        # Only the worker keeps this end, so that its death ends the pipe
         sending.close()
         members.append(_Member(number, process, receiving))
 
@@ -108,6 +111,7 @@ def run_workers(parts: Parts, launch: Launch, devices: Sequence[str | None], loo
             start(number)
         while members:
             wait([member.connection for member in members], timeout=_PAUSE)
+            # Deaths count in a row: with every chunk that is done they begin anew
             before, done = done, look()
             deaths = deaths if done == before else 0
             for member in [member for member in members if not goes_on(member)]:
@@ -116,6 +120,7 @@ def run_workers(parts: Parts, launch: Launch, devices: Sequence[str | None], loo
                 if code := member.process.exitcode:
                     deaths += 1
                     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                    # The next one would not load the judge either
                     if code > 0 and member.connection not in ready:
                         raise UserError(f"a worker could not start: it {how}; what it said stands above")
                     if deaths >= _MOST_DEATHS:
@@ -218,6 +223,7 @@ class Worker:
                     order = sorted(order, key=lambda number: _context(chunk_rows[number]))
                 rows = (chunk_rows[number] for number in order)
             scored = self._one_by_one(rows, tries) if tries.careful else self._scored(rows)
+            # Another worker may have taken the same chunk at the end, and been faster
             results, last_look = {}, time.monotonic()
             for number, row in zip(order, scored, strict=True):
                 results[number] = row

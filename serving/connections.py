@@ -62,6 +62,7 @@ class Messages(h11.Connection):
         try:
             event = super().next_event()
             while event is h11.NEED_DATA and self._held:
+                # In slices: h11 bounds a head only while it is incomplete, and a packet may bring a large one whole
                 piece = bytes(self._held[:_SLICE])
                 del self._held[:_SLICE]
                 self._received += len(piece)
@@ -169,6 +170,7 @@ class Connection(H11Protocol):
         headers = {**HEADERS, "X-Request-ID": request_id, "Connection": "close", **answer.headers}
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self.transport.write("\r\n".join([*lines, "", ""]).encode("latin-1") + bytes(answer.body))
+        # uvicorn may have stopped reading, and what is thrown away must be read
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()

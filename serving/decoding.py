@@ -189,6 +189,7 @@ def decode_safely(data: bytes, name: str, max_seconds: float) -> Clip:
         AudioError: As `load_clip`; also for more than `MAX_CHANNELS` channels or `MAX_SAMPLES` samples, or where the
             memory does not suffice.
     """
+    # The head of a file says how much it holds, before anything is decoded
     info = probe(data, name)
     if info.channels > MAX_CHANNELS:
         raise AudioError(f"{name}: {info.channels} channels; expected at most {MAX_CHANNELS}", "not supported")

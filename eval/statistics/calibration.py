@@ -93,6 +93,7 @@ def _bin_of(score: np.ndarray, bins: int = BINS) -> np.ndarray:
     order = np.argsort(score, kind="stable")
     apart = np.diff(score[order], prepend=-np.inf) > CONSTANT_TOLERANCE * np.abs(score).max()
     starts = np.flatnonzero(apart)
+    # Ties go where the middle of them belongs
     middle = (starts + np.append(starts[1:], len(score))) / 2
     bin_numbers = np.empty(len(score), dtype=np.intp)
     bin_numbers[order] = np.minimum(middle * bins // len(score), bins - 1)[np.cumsum(apart) - 1]
@@ -150,6 +151,7 @@ def scale_use(
 
 def _sd(values: np.ndarray) -> float:
     """Standard deviation over n; exactly 0 for equal values."""
+    # The mean of equal values may be off by rounding, and their deviation then above 0
     return float((values - values[0]).std())
 
 
@@ -213,6 +215,7 @@ def mapped_scores(
 def _mapped(mapping: MappingKind, x: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
     """New scores by the mapping that is fitted on judge scores x and human scores y."""
     if mapping == "linear":
+        # A constant judge has no slope: everything is mapped to the mean
         slope = np.nan_to_num(calibration_line(x, y)[0])
         return y.mean() + slope * (new - x.mean())
     distinct, code, times = np.unique(x, return_inverse=True, return_counts=True)
