@@ -108,14 +108,16 @@ class Manifest:
         ordered = np.sort(np.frombuffer(hashes, dtype=np.int64))
         duplicates = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
         seen: dict[str, ManifestRow] = {}
-        for record in self._records(0, ids_only=True) if duplicates else ():  # equal hashes may be of two ids
+        # Equal hashes may be of two ids
+        for record in self._records(0, ids_only=True) if duplicates else ():
             pair_id = row_id(record, self.path)
             if pair_id in seen:
                 here, first = where(self.path, record, "pair_id"), where(self.path, seen[pair_id])
                 raise DataError(f"{here}: {shown(pair_id)} stands there twice, also in {first}; expected unique ids")
             if hash(pair_id) in duplicates:
                 seen[pair_id] = record
-        if "context" in self._names and "context_audio" not in self._names:  # its name in a request to the service
+        # A request to the service calls it `context`
+        if "context" in self._names and "context_audio" not in self._names:
             say(f"{self.path}: column 'context' is not read; expected context_audio for clips")
         return len(hashes)
 

@@ -127,7 +127,8 @@ def score_manifest(
                 raise
             if launch.rank > 0:
                 return None
-            with suppress(DamagedError):  # what is missing is scored, unless another process was faster
+            # What is missing is scored, unless another process was faster
+            with suppress(DamagedError):
                 return _finish(parts, start, before, overwrite)
 
 
@@ -135,7 +136,8 @@ def _begin(parts: Parts, claim: Claim, launch: Launch, restart: bool, overwrite:
     """Plan the job if it is not planned yet; returns its summary if there is nothing to do."""
     job, manifest = parts.job, Manifest(parts.job.manifest)
     claim.check(restart)
-    if restart:  # the plan stays: a process at work on the same job does it again
+    # The plan stays: a process at work on the same job does it again
+    if restart:
         for path in parts.entries():
             path.unlink(missing_ok=True)
     plan = parts.begun()
@@ -145,7 +147,8 @@ def _begin(parts: Parts, claim: Claim, launch: Launch, restart: bool, overwrite:
         # An earlier run may have finished this very job, with audio files that are still the same
         earlier = _known(job)
         if earlier is not None and earlier.identity == parts.identity and (again or launch.world > 1):
-            parts.rows = rows  # several processes leave a file that is complete, a single one begins anew
+            # Several processes leave a file that is complete, a single one begins anew
+            parts.rows = rows
             if again or manifest.embeds or earlier.audio == _audio_now(parts, manifest):
                 return earlier
         if earlier is None and not overwrite:
@@ -206,6 +209,7 @@ def _check_replaceable(job: Job, *known: Mapping[str, str | int] | None) -> None
     """
     summary = _summary_file(job)
     for path in (job.out, summary):
+        # A link that leads nowhere is somebody's, too
         if not os.path.lexists(path):
             continue
         ours = _read_summary(job) is not None if path == summary else (facts := _facts(path)) and facts in known
@@ -225,7 +229,8 @@ def _finish(parts: Parts, start: float, before: int, overwrite: bool) -> Summary
     job, plan = parts.job, parts.begun()
 
     def check(scores: Path) -> None:
-        if not overwrite and plan is not None:  # another process with the same command may have been faster
+        # Another process with the same command may have been faster
+        if not overwrite and plan is not None:
             _check_replaceable(job, plan["replaces"], _facts(scores))
 
     failed, windowed, audio = parts.join(check)

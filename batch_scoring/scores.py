@@ -117,7 +117,8 @@ def write_scores(
         with pq.ParquetWriter(file, schema) as writer:
             for rows in itertools.chain(pieces, [[]]):
                 waiting += rows
-                if len(waiting) >= _GROUP_ROWS or (waiting and not rows):  # a row group is full, or this is the end
+                # A row group is full, or this is the end
+                if len(waiting) >= _GROUP_ROWS or (waiting and not rows):
                     values = zip(*waiting, strict=True)
                     arrays = [pa.array(column, kind) for column, kind in zip(values, schema.types, strict=True)]
                     writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
@@ -178,7 +179,8 @@ def print_scores(
     file_columns = row_columns(columns)
     rows = (reader.of_record(record, path) for record in manifest.read(0, count))
     write = _row_writer(".jsonl" if as_json else ".csv", file_columns, file)
-    with ProgressBar("scoring", count, quiet=file.isatty()) as bar:  # in a terminal the rows show the progress
+    # In a terminal the rows show the progress
+    with ProgressBar("scoring", count, quiet=file.isatty()) as bar:
         for done, row in enumerate(score_rows(scorer, rows, columns, level), start=1):
             failed += row.error is not None
             windowed += in_windows(file_columns, [row.values])

@@ -150,8 +150,10 @@ def _end(members: Sequence[_Member]) -> None:
 
 def _work(parts: Parts, share: tuple[int, int], device: str | None, threads: int | None, connection: Any) -> None:
     """The main function of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the one that started this one ends it
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # as SLURM sends it to all processes of a step
+    # Ctrl-C reaches all processes, and the one that started this one ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # SLURM sends it to all processes of a step
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop)
     end_with_parent()  # no other process would restart it or end it
     silence_libraries()  # before the judge is imported
@@ -174,7 +176,8 @@ def _work(parts: Parts, share: tuple[int, int], device: str | None, threads: int
             raise SystemExit(1) from None
         connection.send(str(user_error))
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends anyway; Python would print a later exception
+        # The process ends anyway, and Python would print a later exception
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -209,17 +212,21 @@ class Worker:
         """Score a chunk and write its part, unless it is there or another worker is faster."""
         if self._is_done(chunk):
             return
-        self._scorer.predictor.forget()  # so that a part does not depend on what was scored before it
+        # A part must not depend on what was scored before it
+        self._scorer.predictor.forget()
         tries = Tries(self._parts, chunk, self._owner)
         try:
             tries.note("start")
             records = self._manifest.read(chunk.first, chunk.rows)
             rows = (self._reader.of_record(record, self._manifest.path) for record in records)
             order, audio = range(chunk.rows), ""
-            if not self._manifest.embeds:  # the clips of a whole chunk are not held in memory
+            # Clips inside a manifest are not held in memory for a whole chunk
+            if not self._manifest.embeds:
                 chunk_rows = list(rows)
-                audio = audio_mark(chunk_rows, self._parts.job.checksums)  # before scoring, to notice later changes
-                if not tries.careful:  # rows of one context follow each other: it is encoded and read once
+                # Before scoring, to notice later changes
+                audio = audio_mark(chunk_rows, self._parts.job.checksums)
+                # Rows of one context follow each other: it is encoded and read once
+                if not tries.careful:
                     order = sorted(order, key=lambda number: _context(chunk_rows[number]))
                 rows = (chunk_rows[number] for number in order)
             scored = self._one_by_one(rows, tries) if tries.careful else self._scored(rows)
@@ -232,7 +239,8 @@ class Worker:
                     if self._is_done(chunk):
                         return tries.end()
             self._parts.write(chunk, self._columns, [results[number] for number in range(chunk.rows)], audio)
-        except (KeyboardInterrupt, SystemExit, UserError):  # the last ends the job, such as a full disk; no row did it
+        # The last ends the job, such as a full disk: no row is to blame
+        except (KeyboardInterrupt, SystemExit, UserError):
             tries.note("stop")
             raise
         tries.end()
@@ -280,7 +288,8 @@ class Tries:
             with suppress(OSError):  # its worker has just finished, or it is no file
                 words = path.read_bytes().decode(errors="replace")
                 starts = [start.split() for start in words.split("start")[1:]]
-                ended = starts if path == self._path else starts[:-1]  # the last start of another may go on
+                # The last start of another worker may go on
+                ended = starts if path == self._path else starts[:-1]
                 deaths += [rows for rows in ended if "stop" not in rows]
         self.careful = len(deaths) > _RETRIES
         last = Counter(int(rows[-1]) for rows in deaths if rows and _ROW.fullmatch(rows[-1]))

@@ -102,7 +102,8 @@ def staged(folder: Path) -> Iterator[Path]:
         check_new(folder)
         with staged_folder(folder) as stage:
             yield stage
-            for path in (stage, *stage.rglob("*")):  # safetensors writes files that other users cannot read
+            # safetensors writes files that other users cannot read
+            for path in (stage, *stage.rglob("*")):
                 path.chmod(0o755 if path.is_dir() else 0o644)
 
 
@@ -225,7 +226,8 @@ class _Stored:
             read_weights(judge, self.file.parent, self.description.get("sha256", {}))
         else:
             check_keys(self.file, self.weights, judge.trained())
-            judge.load_state_dict(self.weights, strict=False)  # frozen weights are not there; check_keys was strict
+            # Frozen weights are not there; `check_keys` was strict about the others
+            judge.load_state_dict(self.weights, strict=False)
 
 
 def _opened(path: Path) -> _Stored:

@@ -163,7 +163,8 @@ class AutoBatch:
             if not batch.ran_out or count == 1:
                 start += count
             if batch.ran_out:
-                clear_device_cache(garbage_collection=True)  # by now nothing refers to the failed batch's tensors
+                # By now nothing refers to the tensors of the batch that failed
+                clear_device_cache(garbage_collection=True)
                 if count > 1:
                     items = lengths[start : start + count]
                     self._most = (count * max(items) if padded else sum(items)) / 2

@@ -136,7 +136,8 @@ def fit(
 
     count = sample.targets.shape[1]
     columns = [slice(count), slice(count, 2 * count)] if may_rank else [slice(count)]  # of ratings, of ranks
-    if may_rank:  # side by side, since most of the time is spent on what does not depend on the targets
+    # Side by side, since most of the time is spent on what does not depend on the targets
+    if may_rank:
         weights = np.concatenate([subset.weights, subset.weights], 1)
         subset = subset._replace(targets=np.concatenate([subset.targets, ranked(subset)], 1), weights=weights)
 
@@ -151,7 +152,8 @@ def fit(
     best_of = [min(losses, key=lambda candidate: float(losses[candidate][:, kind].min(0).mean())) for kind in columns]
     ranks = False
     if may_rank:
-        with suppress(ValueError):  # another division may put all ratings of a dimension with few into one fold
+        # Another division may put all ratings of a dimension with few into one fold
+        with suppress(ValueError):
             agreement = {}
             for best in {*best_of}:
                 divisions = [candidates[best], *(equations_of(*best, n) for n in range(1, DIVISIONS))]
@@ -208,7 +210,8 @@ class _NormalEquations:
         folds = self._fold_of(portion.groups)
         coordinates = self._compare(portion.features * block_scale) @ self._map
         self.pairs, self._dimensions = self.pairs + len(folds), portion.targets.shape[1]
-        shared: dict[tuple[int, bytes], tuple[np.ndarray, np.ndarray]] = {}  # dimensions are mostly rated together
+        # Dimensions are mostly rated together, and then share their largest sums
+        shared: dict[tuple[int, bytes], tuple[np.ndarray, np.ndarray]] = {}
         for fold in range(FOLDS):
             for dimension in range(self._dimensions):
                 rated = (folds == fold) & ~np.isnan(portion.targets[:, dimension])
@@ -278,7 +281,8 @@ class _NormalEquations:
             decomposition = decomposed[fold] = xx, np.maximum(values, 0), vectors
         _, values, vectors = decomposition
         turned = vectors.T @ (xy - x1 * y1 / n)
-        scale = n / self.pairs  # the penalties are meant for all pairs, and this sum has a share of them
+        # The penalties are meant for all pairs, and this sum has a share of them
+        scale = n / self.pairs
         betas = (turned / (values + scale * PENALTIES[:, None])) @ vectors.T
         return betas, (y1 - betas @ x1) / n
 

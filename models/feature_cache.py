@@ -92,7 +92,8 @@ class ClipStates:
         for name in ("layers", "functionals"):
             if getattr(encoded[0], name) is not None:
                 tensors[name] = torch.stack([getattr(window, name) for window in encoded])
-        if tensors["states"].isfinite().all():  # others are no result that would be the same again
+        # States that are not finite are no result that would be the same again
+        if tensors["states"].isfinite().all():
             self.store.put(self.name(source, len(encoded) > 1), tensors)
 
     def __contains__(self, source: AudioSource) -> bool:
@@ -238,7 +239,8 @@ def check_split(backbone: Backbone, inputs: Inputs, first: int) -> None:
         UserError: If they do not: this family's layers hand on more than hidden states.
     """
     assert isinstance(backbone, AudioLanguageModel)
-    whole = backbone.hidden_states(replace(inputs, packed=None))  # like stored states: packing rounds differently
+    # Without packing, which rounds differently: stored states are not packed either
+    whole = backbone.hidden_states(replace(inputs, packed=None))
     refusal = UserError(
         f"cache: layers: backbone {backbone.name} cannot be entered at layer {first}: its layers pass on more than one "
         "state for each token; expected audio or none"

@@ -116,7 +116,8 @@ def soft_spearman(prediction: Tensor, target: Tensor, mask: Tensor, temperature:
     ranks = centred_ranks((1 + (target[:, None] - target[None]).sign()) / 2)
     smallest = _LEAST_RANK_VARIANCE * counts.sum(0).clamp(min=1) ** 3
     spreads = soft.square().sum(0).clamp(min=smallest), ranks.square().sum(0)
-    varied = spreads[1] > 0.25  # two unequal items have 0.5, which is the least; equal ones exactly 0
+    # Two unequal items have 0.5, which is the least; equal ones exactly 0
+    varied = spreads[1] > 0.25
     correlation = (soft * ranks).sum(0) / (spreads[0] * spreads[1].masked_fill(~varied, 1)).sqrt()
     return _weighted_mean(1 - correlation, varied.to(prediction.dtype))
 

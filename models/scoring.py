@@ -141,7 +141,8 @@ class Predictor:
         if len(order) > 1:
             order, worth_packing = _in_order(pairs, sources, order, states)
         predictions: list[tuple[list[list[int]], Prediction]] = []
-        padded = not (worth_packing and judge.backbone.packs)  # packed rows hold pairs of several lengths
+        # Packed rows hold pairs of several lengths
+        padded = not (worth_packing and judge.backbone.packs)
         for batch in self._batches.split([_states(states, sources[first]) for first, *_ in order], padded):
             with batch, torch.inference_mode():
                 rows = order[batch.rows]

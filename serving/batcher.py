@@ -174,6 +174,7 @@ class Batcher:
                 for job, outcome in zip(group, assessments, strict=True):
                     job.future.set_result(outcome)
             seconds = time.monotonic() - start
+            # A batch is either one long pair or short ones alone
             self._pace_of(jobs[0]).measured(seconds / sum(job.work for job in jobs))
             self._begun = ()
             self._on_batch(len(jobs), seconds)

@@ -183,7 +183,8 @@ class PreemptionCheckpoints(Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save where no validation ends the epoch, after which Lightning would (`check_val_every_n_epoch`)."""
-        every = trainer.check_val_every_n_epoch  # None = after so many steps alone, which is before or after this
+        # None = a validation after so many steps alone, which is before or after this
+        every = trainer.check_val_every_n_epoch
         if every is None or (trainer.current_epoch + 1) % every:
             trainer.save_checkpoint(self._path)
 
@@ -201,7 +202,8 @@ class PreemptionCheckpoints(Callback):
             SystemExit: As above.
         """
         saves = self._may_begin_with_validation(trainer)
-        if (saves or not trainer.global_step) and self._is_to_stop(trainer):  # before the first step nothing is lost
+        # Before the first step there is nothing to lose
+        if (saves or not trainer.global_step) and self._is_to_stop(trainer):
             if saves:
                 self._save_before_validation(trainer)
             self._stop(trainer, saves)

@@ -98,11 +98,13 @@ class Features:
         among the processes of the machine."""
         rank, ranks = rank_and_world_size()
         for part, parts in ((rank, ranks), self._local) if ranks > 1 else ((0, 1),):
-            share = [item for item in items[part::parts] if item not in kept]  # which reads the others
+            # To look for what is missing reads all that others have stored
+            share = [item for item in items[part::parts] if item not in kept]
             # this waits for all: each has listed what is missing before any of them writes
             steps = max(all_gather_object(-(-len(share) // size)))
             for step in progress(range(steps), f"caching activations of {what}, batches", steps, quiet=rank > 0):
-                if step % _TOGETHER == 0:  # no process waits for long, and a signal to one ends all
+                # No process waits for long, and a signal to one ends all
+                if step % _TOGETHER == 0:
                     barrier()
                 if batch := share[step * size : (step + 1) * size]:
                     compute(batch)

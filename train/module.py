@@ -235,7 +235,8 @@ class JudgeModule(L.LightningModule):
                     terms = self.objective.terms(self._predict(batch), batch.labels)
                 torch.stack(list(terms.values())).sum().backward()
             except RuntimeError as error:
-                if ran_out_of_memory(error):  # accelerate does not recognise the message of cuBLAS
+                # accelerate does not recognise the message of cuBLAS
+                if ran_out_of_memory(error):
                     raise torch.OutOfMemoryError("CUDA out of memory.") from None
                 raise
             if on_gpu:  # AdamW allocates its moments in the first step
@@ -263,7 +264,8 @@ class JudgeModule(L.LightningModule):
             algorithm = GradClipAlgorithmType(algorithm or "norm")
             Precision.clip_gradients(precision, optimizer, gradient_clip_val or 0.0, algorithm)
         else:
-            self.clip_gradients(optimizer, gradient_clip_val, algorithm)  # DeepSpeed does it in its own step
+            # DeepSpeed clips in its own step
+            self.clip_gradients(optimizer, gradient_clip_val, algorithm)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what is trained; leave out the frozen backbone but say which it was."""

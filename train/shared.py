@@ -77,8 +77,7 @@ def run_folder(recipe: Recipe) -> Path:
     """
     if not recipe.run:
         raise UserError("no --run; expected the folder of this run, such as --run runs/first")
-    # Training would write into it
-    for name, what in ((JUDGE_FILE, "a judge"), (CARD_FILE, "a pair dataset")):
+    for name, what in ((JUDGE_FILE, "a judge"), (CARD_FILE, "a pair dataset")):  # training would write into it
         if (Path(recipe.run) / name).exists():
             raise UserError(f"{recipe.run}: is {what}; expected another --run")
     return Path(recipe.run)
@@ -217,7 +216,8 @@ def build_trainer(
     """
     arguments = {**recipe.trainer, **(changed or {})}
     if recipe.profile:
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it logs an error on a machine without a GPU
+        # Kineto logs an error on a machine without a GPU
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         # torch warns that only the last cycle is reported, unless `acc_events` is set
         a_few_steps = torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)
         arguments["profiler"] = PyTorchProfiler(run / "profile", "summary", schedule=a_few_steps, acc_events=True)

@@ -66,7 +66,8 @@ class StartAtProbe(Callback):
             # adapters move the states of the language model, which are therefore read, also where the probe leaves
             # them out
             put_head_at(module, solution, beside=True)
-            if solution.landmarks is not None:  # the optimizer holds the weights of the earlier head
+            # The optimizer holds the weights of the earlier head
+            if solution.landmarks is not None:
                 trainer.strategy.setup_optimizers(trainer)
         return True
 

@@ -365,7 +365,8 @@ def check_accelerator(recipe: Recipe) -> None:
             "or --trainer.accelerator cpu"
         )
     first: bool = rank_zero_only.rank == 0  # pyright: ignore[reportFunctionMemberAccess]
-    if first and wanted == "cpu" and there and recipe.judge.backbone != NANO:  # which is made for CPUs
+    # Nano is made for CPUs: with it, an idle GPU is no mistake
+    if first and wanted == "cpu" and there and recipe.judge.backbone != NANO:
         say("the GPU of this machine stays idle: the recipe has trainer.accelerator cpu")
 
 

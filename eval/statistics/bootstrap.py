@@ -97,7 +97,8 @@ class Resamples:
         left_out = min(n_groups, _JACKKNIFE_ROWS) if interval == "bca" and resamples else 0
         counts = np.ones((resamples + left_out, n_groups), np.float32)  # exact, and half the memory
         ends = np.cumsum(sizes)
-        for row in counts[:resamples]:  # far faster than a multinomial where there are many groups
+        # Far faster than a multinomial where there are many groups
+        for row in counts[:resamples]:
             for end, size in zip(ends, sizes, strict=True):
                 row[end - size : end] = np.bincount(rng.integers(size, size=size), minlength=size)
         if left_out:

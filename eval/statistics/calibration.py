@@ -70,7 +70,8 @@ def calibration_error(score: np.ndarray, human: np.ndarray) -> float:
 
 def expected_calibration_error(score: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
     """`calibration_error` with its interval; `resamples` are draws over the same n items."""
-    order = np.argsort(score, kind="stable")  # drawn items are then sorted, too, which saves most of the time
+    # Drawn items are then sorted, too, which saves most of the time
+    order = np.argsort(score, kind="stable")
     return estimate(calibration_error, score[order], human[order], resamples=resamples.select(order))
 
 

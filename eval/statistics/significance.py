@@ -95,7 +95,8 @@ def compare_all(
         if rho_a.value is None or rho_b.value is None:
             sides = (("first judge", rho_a), ("second judge", rho_b))
             reasons = "; ".join(f"{side}: {rho.reason}" for side, rho in sides if rho.value is None)
-            reason = rho_a.reason if rho_a.reason == rho_b.reason else reasons  # one is about the items or the people
+            # Equal reasons are about the items or the people: one is enough
+            reason = rho_a.reason if rho_a.reason == rho_b.reason else reasons
             comparisons[a, b] = PairedDifference(replace(point, reason=reason), seen.n_groups)
             continue
         draws = rho_a.draws - rho_b.draws

@@ -190,13 +190,15 @@ class Gemma4(AudioLanguageModel):
         if text.config.hidden_size_per_layer_input:
             audio_token_id: int = self.network.config.audio_token_id  # pyright: ignore
             text_ids = ids.masked_fill(ids == audio_token_id, text.config.pad_token_id)
-            per_layer = text.get_per_layer_inputs(text_ids, None)  # transformers 5.17 has no default for embeddings
+            # transformers 5.17 has no default for the embeddings
+            per_layer = text.get_per_layer_inputs(text_ids, None)
         return super().read(ids, embeddings, mask, positions, per_layer_inputs=per_layer, **further)
 
     def audio_tokens(self, samples: int) -> int:
         """See `Backbone`: one for four frames that are wholly in the clip."""
         length, hop = self.extractor.frame_length, self.extractor.hop_length
-        frames = (samples + length // 2 - (length + 1)) // hop + 1  # half a frame of silence is put before the clip
+        # Half a frame of silence is put before the clip
+        frames = (samples + length // 2 - (length + 1)) // hop + 1
         return -(-frames // 4)
 
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:

@@ -308,7 +308,8 @@ def passing_on(layers: Sequence[nn.Module], hidden: Tensor | None = None) -> Ite
     """Within this context, these layers return their input unchanged, or `hidden` `(batch, tokens, hidden)` whatever
     their input is. The modules stay where they are, so that hooks on them (FSDP) still run."""
     forward: Any = (lambda hidden_states, *_, **__: hidden_states) if hidden is None else (lambda *_, **__: hidden)
-    forwards = [layer.__dict__.get("forward") for layer in layers]  # set by gradient checkpointing and compilation
+    # Gradient checkpointing and compilation have set some
+    forwards = [layer.__dict__.get("forward") for layer in layers]
     for layer in layers:
         layer.forward = forward
     try:

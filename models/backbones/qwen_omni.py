@@ -71,7 +71,8 @@ class Thinker(AudioLanguageModel):
         if config.model_type.endswith("_thinker"):
             return config
         thinker = config.thinker_config
-        if (stored := getattr(config, "quantization_config", None)) is not None:  # a judge was exported in this form
+        # A judge was exported in this form
+        if (stored := getattr(config, "quantization_config", None)) is not None:
             thinker.quantization_config = stored
         return thinker
 

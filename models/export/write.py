@@ -135,7 +135,8 @@ def _write(loaded: LoadedJudge, folder: Path, quantization: WeightForm) -> dict[
             "versions": {name: importlib.metadata.version(name) for name in libraries},
         },
     }
-    if loaded.calibration is not None:  # valid for the same scores, though fewer weights are trained now
+    # It is valid for the same scores, though fewer weights are trained now
+    if loaded.calibration is not None:
         description["calibration"] = {**loaded.description["calibration"], "weights": weights_hash(judge)}
     unquantized = folder / (BACKBONE if quantization == "none" else _WHOLE)
     write_backbone(judge.backbone, revision, settings.dtype, unquantized)
