@@ -108,7 +108,7 @@ def score_manifest(
     start, parts = time.monotonic(), Parts(job)
     before: int | None = None
     with _stopped_by_signals(parts), closing(Claim(parts)) as claim:
-        # Once, unless a part turns out to be damaged when all are put together: then it is scored again
+        # This runs once, unless a part turns out to be damaged at the end: then it is scored again
         while True:
             # A job that was begun here and got nothing done leaves no folder behind
             fresh = not parts.under_way()

@@ -175,7 +175,7 @@ class PairStates:
         mask, response = inputs.attention_mask.bool().cpu(), inputs.response_mask.cpu()
         weights = torch.eye(len(pairs)) if inputs.window_weights is None else inputs.window_weights.cpu()
         for pair, of_pair in zip(pairs, weights, strict=True):
-            # Without padding: in another batch there is another amount of it
+            # Padding is not stored: it differs from batch to batch
             rows = of_pair.nonzero().flatten().tolist()
             tensors = {
                 "hidden": torch.cat([hidden[row][mask[row]] for row in rows]),

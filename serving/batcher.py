@@ -186,7 +186,7 @@ class Batcher:
             with self._changed:
                 self._changed.wait_for(lambda: self.jobs or self._closed)
                 if waiting := self.jobs:
-                    # For others that are on their way, but no longer than the first one may wait
+                    # Waits for others that are on their way, but no longer than the first one may wait
                     left = min(job.entered for job in waiting) + self._max_wait - time.monotonic()
                     self._changed.wait_for(
                         lambda: len(self.jobs) >= size or not self._coming or self._closed, max(0.0, left)

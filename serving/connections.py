@@ -137,7 +137,7 @@ class Connection(H11Protocol):
         if len(open_ones) > most_connections():
             LOGGER.warning("too many connections")
             silent = [peer for peer in open_ones if peer is not self and peer.is_silent]
-            # First those on which nothing was ever asked, the oldest of them
+            # Connections that never asked anything go first, the oldest before the others
             oldest = min(silent, key=lambda peer: (peer.cycle is not None, peer.made), default=self)
             oldest.transport.abort()
 

@@ -202,7 +202,7 @@ class Recorder:
             return
         record = record_of(scope)
         headers = dict(scope["headers"])
-        # A request that has a body, of which nothing was read yet
+        # Whether the request has a body that was not read to its end
         unread = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
 
         async def watched_receive() -> Message:
@@ -221,7 +221,7 @@ class Recorder:
                     headers.setdefault(name, value)
                 if unread or self._is_stopping():
                     headers["Connection"] = "close"
-            # The end of an answer that comes before the end of the request's body
+            # Here the answer ends before the body of the request does
             elif unread and not message.get("more_body", False):
                 await send({**message, "more_body": True})
                 await linger()

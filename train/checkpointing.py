@@ -358,7 +358,7 @@ def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
     """The newest undamaged checkpoint of a run and, for the user, the checkpoints that were skipped and why."""
     passed_over = []
     files = [file for file in folder.glob("*.ckpt") if not file.is_symlink()]
-    # Of two with one time, `last` was written after `best`
+    # Where both have the same time, `last` was written later
     for file in sorted(files, key=lambda file: (file.stat().st_mtime_ns, file.name == LAST), reverse=True):
         reason = damage(file)
         if reason is None:

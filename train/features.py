@@ -98,7 +98,7 @@ class Features:
         among the processes of the machine."""
         rank, ranks = rank_and_world_size()
         for part, parts in ((rank, ranks), self._local) if ranks > 1 else ((0, 1),):
-            # To look for what is missing reads all that others have stored
+            # `in` reads each stored file once: a damaged one counts as missing
             share = [item for item in items[part::parts] if item not in kept]
             # this waits for all: each has listed what is missing before any of them writes
             steps = max(all_gather_object(-(-len(share) // size)))

@@ -76,7 +76,7 @@ def refit_probe(
     )
     read_data(data, given)
     check_probe(recipe, data)
-    # From here on as `train_probe`, without its validation
+    # The rest is as in `train_probe`, without its validation
     judge = build_judge(recipe, BuiltSettings.of(without_adapters(recipe.judge)), data, trainer)
     with build_module(recipe, folder, judge, data, trainer) as module:
         module.refit = True
@@ -107,7 +107,7 @@ def refit_lora(
     Raises:
         UserError: As `train_lora`, or if no pair has scores.
     """
-    # From here on as `train_lora`, except for what is said
+    # The steps are those of `train_lora`; comments stand where they differ
     folder, resumed = begin_or_resume(recipe, text)
     data = PairDataModule(
         resumed.reading(recipe.data), seed=recipe.seed, start=resumed.position, parts=RunPairs(pairs, pairs)

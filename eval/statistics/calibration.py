@@ -94,7 +94,7 @@ def _bin_of(score: np.ndarray, bins: int = BINS) -> np.ndarray:
     order = np.argsort(score, kind="stable")
     apart = np.diff(score[order], prepend=-np.inf) > CONSTANT_TOLERANCE * np.abs(score).max()
     starts = np.flatnonzero(apart)
-    # Ties go where the middle of them belongs
+    # Tied items share the bin of their middle rank
     middle = (starts + np.append(starts[1:], len(score))) / 2
     bin_numbers = np.empty(len(score), dtype=np.intp)
     bin_numbers[order] = np.minimum(middle * bins // len(score), bins - 1)[np.cumsum(apart) - 1]

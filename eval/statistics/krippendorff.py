@@ -46,7 +46,6 @@ def krippendorff_alpha(table: RatingTable, distance: Distance, resamples: Resamp
 
     def alpha(weights: np.ndarray) -> float:
         """Alpha where item i counts weights[i] times; NaN = the ratings are constant."""
-        # Sums by score alone: a resample costs the number of scores, not of ratings
         frequencies = of_score @ weights  # how often each score
         if (frequencies > 0).sum() < 2:
             return math.nan

@@ -292,7 +292,7 @@ def _covariance(first: np.ndarray, second: np.ndarray, share: np.ndarray) -> flo
 
 def _fieller(ratio: Statistic, judge: float, rater: float, spread: _Spread, half: float) -> Statistic:
     """Adds the interval: all t with |judge - t rater| <= half x its standard error, where it has two ends."""
-    # The condition is a quadratic a t^2 - 2 b t + c <= 0; with a <= 0 its solutions have no two ends
+    # The condition is a t^2 - 2 b t + c <= 0; only where a > 0 do its solutions lie between two ends
     a = rater**2 - half**2 * spread.items[1, 1]
     b = judge * rater - half**2 * spread.items[0, 1]
     c = judge**2 - half**2 * (spread.items[0, 0] + spread.raters)

@@ -215,7 +215,7 @@ def within_groups(
     if not used:
         reason = point.reason or f"no group is left: {too_small} too small, {constant} constant"
         return GroupLevel(replace(point, reason=reason), 0, too_small, constant, None)
-    # The interval needs enough clusters among the groups that count
+    # Clusters whose groups have no value must not count towards `MIN_GROUPS`
     members = np.concatenate(used)
     point = replace(point, value=float(np.mean(values)), n=len(members))
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -40,7 +40,7 @@ def components(table: RatingTable, groups: Sequence[str]) -> Components:
     quality = fit_rater_model(table).items
     rated = np.flatnonzero(table.counts)
     between, _ = _between_groups(quality[rated], np.asarray(groups, dtype=str)[rated], 1)
-    # Both are estimates: groups cannot hold more of the variance than the items have
+    # Both are estimates, but the part of groups cannot be larger than that of all items
     group = min(max(between, 0.0), max(items, 0.0))
     return Components(group, max(items - group, 0.0), max(rater, 0.0), residual)
 
@@ -115,7 +115,7 @@ def _between_groups(values: np.ndarray, groups: np.ndarray, fitted: int) -> tupl
     means = np.bincount(codes, weights=values) / sizes
     among = float(sizes @ means**2) / (count - 1)
     within = float(np.square(values - means[codes]).sum()) / freedom
-    # The size that equal groups would have, for this many degrees of freedom
+    # The size of equal groups with the same expected mean square between groups
     size = (n - (sizes**2).sum() / n) / (count - 1)
     p = float(stats.f.sf(among / within, count - 1, freedom)) if within > 0 else 0.0
     return (among - within) / size, p

@@ -100,7 +100,7 @@ def spearman_draws(scores: np.ndarray, human: np.ndarray, groups: np.ndarray, co
             np.divide(covariance, np.sqrt(squares), out=correlations[index, rows], where=defined)
 
     starts = range(0, len(counts), _ROWS)
-    # So little is computed faster than threads are started
+    # Starting threads would take longer than such a small computation
     if len(starts) * len(human) < 1_000_000:
         for start in starts:
             compute(start)

@@ -154,7 +154,7 @@ def _duplicates(table: RatingTable) -> dict[int, list[str]]:
             continue
         # One hit and one miss are added (Laplace): a panel that never agreed exactly still might once
         usual = (same[a] + same[b] - 2 * hits + 1) / (rest + 2)
-        # As many pairs of raters are looked at, each of which could be alike by chance (Bonferroni)
+        # Bonferroni: each of so many pairs of raters could be alike by chance
         if stats.binom.sf(hits - 1, n, usual) >= _CHANCE / enough.sum():
             continue
         for rater, twin in ((a, b), (b, a)):

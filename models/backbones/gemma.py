@@ -100,7 +100,7 @@ class Gemma3n(AudioLanguageModel):
 
     def project(self, states: Tensor) -> Tensor:
         """See `AudioLanguageModel`; a state of zeros is padding behind a short clip."""
-        # As the official model does
+        # The official model pads short clips with the embedding of the last token of the vocabulary
         last_token = torch.full((1, 1), self.language_model.vocab_size - 1, device=states.device)
         padding_embedding = self.network.embed_audio(input_ids=last_token)[0]
         projected = self.network.embed_audio(inputs_embeds=states)

@@ -157,7 +157,7 @@ def in_one_row(states: Tensor, lengths: Sequence[int]) -> tuple[Tensor, OneRow |
     each clip and no mask if all have the same length. The host does not wait for the device."""
     if len(set(lengths)) == 1:
         return states.unflatten(0, (len(lengths), lengths[0])), None
-    # Computed on the host, which knows the lengths, and copied: the GPU is asked for nothing
+    # The host knows the lengths and computes this: the GPU need not be asked
     real = np.arange(max(lengths)) < np.array(lengths)[:, None]
     places = np.where(real, real.cumsum().reshape(real.shape) - 1, 0)
     tensors = map(torch.from_numpy, (real[:, None, None], places, np.flatnonzero(real)))

@@ -137,7 +137,7 @@ def _filled(rows: Sequence[_Row], layout: Sequence[Sequence[_Tree]], shape: tupl
         for tree in row_trees:
             first = rows[tree.members[0]]
             beginning = slice(end, end + first.start)
-            # The common beginning once, and behind it the rest of each pair
+            # The common beginning comes once, and behind it the rest of each pair
             parts = [(SHARED, first, slice(0, first.start))]
             parts += [(n, rows[n], slice(first.start, len(rows[n].places))) for n in tree.members]
             for branch, row, part in parts:

@@ -116,7 +116,7 @@ class Qwen2_5Omni(Thinker, WhisperTowerModel):
             states = states * real[:, None]  # the second convolution must see zeros there
         states = gelu(tower.conv2(states)).transpose(1, 2)
         states = states + tower.positional_embedding.positional_embedding[: states.shape[1]].to(states)
-        # The layers, for which blocks without padding stand one after the other
+        # The layers: blocks without padding stand one after the other in one row
         counts = [after_convolutions(width) for width in widths]
         states, row = in_one_row(without_padding(states, counts), counts)
         blocks_of = [-(-length // (2 * tower.n_window)) for length in clips.lengths]
