@@ -37,6 +37,7 @@ class Claim:
         Raises:
             UserError: If so.
         """
+        # Another job is told of at once, before a long manifest is read; whether this one begins, `take` decides
         if self._file is not None or (different := self._different()) is None:
             return
         with system_errors(self._path, "written"), open_lock(self._path) as lock:
@@ -83,9 +84,11 @@ class Claim:
 
     def _taken(self, lock: IO[str], rows: int, replaces: Mapping[str, str | int] | None, restart: bool) -> bool:
         """Whether the lock is held and the plan is that of this job; False = look again."""
+        # True = nobody is at work here, False = others are, None = the file system knows no locks
         alone = try_lock(lock)
         if alone is False and not try_lock(lock, shared=True):
             return False  # another process plans
+        # A job that ended meanwhile has deleted the file, and a lock on it would stop nobody
         if alone is not None and not is_file_of(lock, self._path):
             return False
         different = self._different()
@@ -98,6 +101,7 @@ class Claim:
             return self._parts.under_way()  # else whoever held the lock has just finished
         if not self._parts.under_way():
             self._parts.plan(rows, replaces)
+        # The plan is written: others may join from now on
         if alone:
             try_lock(lock, shared=True)
         return True

@@ -142,6 +142,7 @@ def audio_mark(rows: Iterable[Row], checksums: bool) -> str:
         for clip in (row.pair.response, *(turn.audio for turn in row.pair.context)):
             if isinstance(clip, Path):
                 if clip not in marks:
+                    # A context of many responses is looked at once
                     marks[clip] = _file_mark(clip, checksums)
                 digest.update(f"{clip.name} {marks[clip]}\n".encode())
     return digest.hexdigest()
@@ -284,6 +285,7 @@ class Parts:
                 yield part.rows
 
         chunks, out = self.chunks(), self.job.out
+        # Whoever puts the parts together need not load the judge: the parts say which columns there are
         columns = row_columns(whole(chunks[0]).columns)
         _replace(out, lambda file: write_scores(out.suffix.lower(), columns, pieces(), file), check)
         return failed, cut, audio.hexdigest()

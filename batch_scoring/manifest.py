@@ -81,6 +81,7 @@ class Manifest:
         Raises:
             DataError: If the file cannot be read, or has no such rows.
         """
+        # The open file is read on, unless a row group that begins between here and there saves reading
         nearest = self._groups[bisect_right(self._groups, first) - 1]
         if not nearest <= self._next <= first:
             self._rest, self._next = self._records(first), first
@@ -100,20 +101,23 @@ class Manifest:
             DataError: If the file cannot be read as what its suffix says, has no rows or no column `response_audio`, or
                 two rows have one id.
         """
+        # Hashes in place of ids: 8 bytes for each row, however long ids are
         hashes = array("q", (hash(row_id(record, self.path)) for record in self._records(0, ids_only=True)))
         if not hashes:
             raise DataError(f"{self.path}: the table holds no rows")
         ordered = np.sort(np.frombuffer(hashes, dtype=np.int64))
         duplicates = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
         seen: dict[str, ManifestRow] = {}
-        for record in self._records(0, ids_only=True) if duplicates else ():  # equal hashes may be of two ids
+        # Equal hashes may be of two ids
+        for record in self._records(0, ids_only=True) if duplicates else ():
             pair_id = row_id(record, self.path)
             if pair_id in seen:
                 here, first = where(self.path, record, "pair_id"), where(self.path, seen[pair_id])
                 raise DataError(f"{here}: {shown(pair_id)} stands there twice, also in {first}; expected unique ids")
             if hash(pair_id) in duplicates:
                 seen[pair_id] = record
-        if "context" in self._names and "context_audio" not in self._names:  # its name in a request to the service
+        # A request to the service calls it `context`
+        if "context" in self._names and "context_audio" not in self._names:
             say(f"{self.path}: column 'context' is not read; expected context_audio for clips")
         return len(hashes)
 
@@ -123,6 +127,7 @@ class Manifest:
         with open(self.path, "rb") as file:
             if whole or self._suffix != ".parquet":
                 return hashlib.file_digest(file, "sha256").hexdigest()
+            # A Parquet file ends with its footer, the length of this in 4 bytes, and 4 letters
             size = file.seek(-8, os.SEEK_END) + 8
             file.seek(max(0, size - 8 - int.from_bytes(file.read(4), "little")))
             changed = os.fstat(file.fileno()).st_mtime_ns

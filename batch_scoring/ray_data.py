@@ -69,7 +69,8 @@ def _start() -> None:
     """
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     stderr = os.dup(2)
-    with open(os.devnull, "wb") as nothing:  # the core says, outside Python's logging, that it was told to be silent
+    # The core says, outside Python's logging, that it was told to be silent
+    with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), 2)
     try:
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)

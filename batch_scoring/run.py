@@ -108,7 +108,9 @@ def score_manifest(
     start, parts = time.monotonic(), Parts(job)
     before: int | None = None
     with _stopped_by_signals(parts), closing(Claim(parts)) as claim:
+        # This runs once, unless a part turns out to be damaged at the end: then it is scored again
         while True:
+            # A job that was begun here and got nothing done leaves no folder behind
             fresh = not parts.under_way()
             finished = _begin(parts, claim, launch, restart, overwrite, again=before is not None)
             if finished is not None:
@@ -125,7 +127,8 @@ def score_manifest(
                 raise
             if launch.rank > 0:
                 return None
-            with suppress(DamagedError):  # what is missing is scored, unless another process was faster
+            # What is missing is scored, unless another process was faster
+            with suppress(DamagedError):
                 return _finish(parts, start, before, overwrite)
 
 
@@ -133,15 +136,19 @@ def _begin(parts: Parts, claim: Claim, launch: Launch, restart: bool, overwrite:
     """Plan the job if it is not planned yet; returns its summary if there is nothing to do."""
     job, manifest = parts.job, Manifest(parts.job.manifest)
     claim.check(restart)
-    if restart:  # the plan stays: a process at work on the same job does it again
+    # The plan stays: a process at work on the same job does it again
+    if restart:
         for path in parts.entries():
             path.unlink(missing_ok=True)
     plan = parts.begun()
+    # Nothing of this job is under way: the manifest is read once before the plan says how many rows it has
     if plan is None or plan["identity"] != parts.identity:
         rows = manifest.check()
+        # An earlier run may have finished this very job, with audio files that are still the same
         earlier = _known(job)
         if earlier is not None and earlier.identity == parts.identity and (again or launch.world > 1):
-            parts.rows = rows  # several processes leave a file that is complete, a single one begins anew
+            # Several processes leave a file that is complete, a single one begins anew
+            parts.rows = rows
             if again or manifest.embeds or earlier.audio == _audio_now(parts, manifest):
                 return earlier
         if earlier is None and not overwrite:
@@ -189,6 +196,7 @@ def _in_threads(
     with ThreadPoolExecutor(_THREADS) as threads:
         for first in range(0, len(chunks), _THREADS):
             batch = chunks[first : first + _THREADS]
+            # The manifest has one reader, this thread; the others look at audio files
             records = [[] if manifest.embeds else list(manifest.read(chunk.first, chunk.rows)) for chunk in batch]
             yield from threads.map(call, batch, records)
 
@@ -201,6 +209,7 @@ def _check_replaceable(job: Job, *known: Mapping[str, str | int] | None) -> None
     """
     summary = _summary_file(job)
     for path in (job.out, summary):
+        # A link that leads nowhere is somebody's, too
         if not os.path.lexists(path):
             continue
         ours = _read_summary(job) is not None if path == summary else (facts := _facts(path)) and facts in known
@@ -220,7 +229,8 @@ def _finish(parts: Parts, start: float, before: int, overwrite: bool) -> Summary
     job, plan = parts.job, parts.begun()
 
     def check(scores: Path) -> None:
-        if not overwrite and plan is not None:  # another process with the same command may have been faster
+        # Another process with the same command may have been faster
+        if not overwrite and plan is not None:
             _check_replaceable(job, plan["replaces"], _facts(scores))
 
     failed, windowed, audio = parts.join(check)
@@ -276,6 +286,7 @@ def _progress(parts: Parts, done: int, quiet: bool) -> Iterator[Look]:
     def look() -> int:
         nonlocal chunks, looked
         if time.monotonic() - looked >= _LOOK:
+            # It lists a folder, which a network file system answers slowly
             now, looked = parts.done(), time.monotonic()
             chunks = max(chunks, now, key=len)  # whoever joins the parts deletes them
             bar.update(sum(chunk.rows for chunk in chunks))
@@ -283,6 +294,7 @@ def _progress(parts: Parts, done: int, quiet: bool) -> Iterator[Look]:
 
     with ProgressBar("scoring", parts.rows, done, quiet) as bar:
         yield look
+        # The last look came up to a second before the end
         looked = 0.0
         look()
 
@@ -292,6 +304,7 @@ def _stopped_by_signals(parts: Parts) -> Iterator[None]:
     """Within it, signals end the program with `ASKED_TO_STOP`, and a line says how to go on."""
 
     def stop(number: int, frame: FrameType | None) -> None:
+        # The program ends now: a further signal would only interrupt that
         for each in _STOPS:
             signal.signal(each, signal.SIG_IGN)
         raise SystemExit(ASKED_TO_STOP)

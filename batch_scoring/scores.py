@@ -93,6 +93,7 @@ def score_rows(
     is that of the intervals of a calibrated one (None = the usual one)."""
     from ..models.calibration import DEFAULT_LEVEL
 
+    # Scores come some batches after their rows: the rows between are kept here
     rows, copies = itertools.tee(rows)
     assessments = scorer.assess_pairs((row.pair for row in copies), DEFAULT_LEVEL if level is None else level)
     return map(functools.partial(_scored, columns), rows, assessments)
@@ -116,7 +117,8 @@ def write_scores(
         with pq.ParquetWriter(file, schema) as writer:
             for rows in itertools.chain(pieces, [[]]):
                 waiting += rows
-                if len(waiting) >= _GROUP_ROWS or (waiting and not rows):  # a row group is full, or this is the end
+                # A row group is full, or this is the end
+                if len(waiting) >= _GROUP_ROWS or (waiting and not rows):
                     values = zip(*waiting, strict=True)
                     arrays = [pa.array(column, kind) for column, kind in zip(values, schema.types, strict=True)]
                     writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
@@ -177,7 +179,8 @@ def print_scores(
     file_columns = row_columns(columns)
     rows = (reader.of_record(record, path) for record in manifest.read(0, count))
     write = _row_writer(".jsonl" if as_json else ".csv", file_columns, file)
-    with ProgressBar("scoring", count, quiet=file.isatty()) as bar:  # in a terminal the rows show the progress
+    # In a terminal the rows show the progress
+    with ProgressBar("scoring", count, quiet=file.isatty()) as bar:
         for done, row in enumerate(score_rows(scorer, rows, columns, level), start=1):
             failed += row.error is not None
             windowed += in_windows(file_columns, [row.values])
@@ -235,6 +238,7 @@ def _rows_of(table: pd.DataFrame | Dataset | IterableDataset) -> Iterable[Mappin
     import pandas as pd
 
     if isinstance(table, pd.DataFrame):
+        # `itertuples` with names would rename columns that are no identifiers
         names = [str(name) for name in table.columns]
         return (dict(zip(names, values, strict=True)) for values in table.itertuples(index=False, name=None))
     from datasets import Audio, Dataset, IterableDataset

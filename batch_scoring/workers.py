@@ -78,7 +78,9 @@ def run_workers(parts: Parts, launch: Launch, devices: Sequence[str | None], loo
     Raises:
         UserError: If a worker says so, or workers die and nothing gets done.
     """
+    # CUDA cannot be used in a forked process
     count, context = len(devices), multiprocessing.get_context("spawn")
+    # Each worker by itself would start a thread for each core
     threads = max(available_cores() // count, 1) if count > 1 else None
     members: list[_Member] = []
     ready: set[Connection] = set()
@@ -88,6 +90,7 @@ def run_workers(parts: Parts, launch: Launch, devices: Sequence[str | None], loo
         share = (launch.rank * count + number, launch.world * count)
         process = context.Process(target=_work, args=(parts, share, devices[number], threads, sending))
         process.start()
+        # Only the worker keeps this end, so that its death ends the pipe
         sending.close()
         members.append(_Member(number, process, receiving))
 
@@ -108,6 +111,7 @@ def run_workers(parts: Parts, launch: Launch, devices: Sequence[str | None], loo
             start(number)
         while members:
             wait([member.connection for member in members], timeout=_PAUSE)
+            # Deaths count in a row: with every chunk that is done they begin anew
             before, done = done, look()
             deaths = deaths if done == before else 0
             for member in [member for member in members if not goes_on(member)]:
@@ -116,6 +120,7 @@ def run_workers(parts: Parts, launch: Launch, devices: Sequence[str | None], loo
                 if code := member.process.exitcode:
                     deaths += 1
                     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                    # The next one would not load the judge either
                     if code > 0 and member.connection not in ready:
                         raise UserError(f"a worker could not start: it {how}; what it said stands above")
                     if deaths >= _MOST_DEATHS:
@@ -145,8 +150,10 @@ def _end(members: Sequence[_Member]) -> None:
 
 def _work(parts: Parts, share: tuple[int, int], device: str | None, threads: int | None, connection: Any) -> None:
     """The main function of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the one that started this one ends it
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # as SLURM sends it to all processes of a step
+    # Ctrl-C reaches all processes, and the one that started this one ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # SLURM sends it to all processes of a step
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop)
     end_with_parent()  # no other process would restart it or end it
     silence_libraries()  # before the judge is imported
@@ -169,7 +176,8 @@ def _work(parts: Parts, share: tuple[int, int], device: str | None, threads: int
             raise SystemExit(1) from None
         connection.send(str(user_error))
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends anyway; Python would print a later exception
+        # The process ends anyway, and Python would print a later exception
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -204,20 +212,25 @@ class Worker:
         """Score a chunk and write its part, unless it is there or another worker is faster."""
         if self._is_done(chunk):
             return
-        self._scorer.predictor.forget()  # so that a part does not depend on what was scored before it
+        # A part must not depend on what was scored before it
+        self._scorer.predictor.forget()
         tries = Tries(self._parts, chunk, self._owner)
         try:
             tries.note("start")
             records = self._manifest.read(chunk.first, chunk.rows)
             rows = (self._reader.of_record(record, self._manifest.path) for record in records)
             order, audio = range(chunk.rows), ""
-            if not self._manifest.embeds:  # the clips of a whole chunk are not held in memory
+            # Clips inside a manifest are not held in memory for a whole chunk
+            if not self._manifest.embeds:
                 chunk_rows = list(rows)
-                audio = audio_mark(chunk_rows, self._parts.job.checksums)  # before scoring, to notice later changes
-                if not tries.careful:  # rows of one context follow each other: it is encoded and read once
+                # Before scoring, to notice later changes
+                audio = audio_mark(chunk_rows, self._parts.job.checksums)
+                # Rows of one context follow each other: it is encoded and read once
+                if not tries.careful:
                     order = sorted(order, key=lambda number: _context(chunk_rows[number]))
                 rows = (chunk_rows[number] for number in order)
             scored = self._one_by_one(rows, tries) if tries.careful else self._scored(rows)
+            # Another worker may have taken the same chunk at the end, and been faster
             results, last_look = {}, time.monotonic()
             for number, row in zip(order, scored, strict=True):
                 results[number] = row
@@ -226,7 +239,8 @@ class Worker:
                     if self._is_done(chunk):
                         return tries.end()
             self._parts.write(chunk, self._columns, [results[number] for number in range(chunk.rows)], audio)
-        except (KeyboardInterrupt, SystemExit, UserError):  # the last ends the job, such as a full disk; no row did it
+        # The last ends the job, such as a full disk: no row is to blame
+        except (KeyboardInterrupt, SystemExit, UserError):
             tries.note("stop")
             raise
         tries.end()
@@ -274,7 +288,8 @@ class Tries:
             with suppress(OSError):  # its worker has just finished, or it is no file
                 words = path.read_bytes().decode(errors="replace")
                 starts = [start.split() for start in words.split("start")[1:]]
-                ended = starts if path == self._path else starts[:-1]  # the last start of another may go on
+                # The last start of another worker may go on
+                ended = starts if path == self._path else starts[:-1]
                 deaths += [rows for rows in ended if "stop" not in rows]
         self.careful = len(deaths) > _RETRIES
         last = Counter(int(rows[-1]) for rows in deaths if rows and _ROW.fullmatch(rows[-1]))

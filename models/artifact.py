@@ -102,7 +102,8 @@ def staged(folder: Path) -> Iterator[Path]:
         check_new(folder)
         with staged_folder(folder) as stage:
             yield stage
-            for path in (stage, *stage.rglob("*")):  # safetensors writes files that other users cannot read
+            # safetensors writes files that other users cannot read
+            for path in (stage, *stage.rglob("*")):
                 path.chmod(0o755 if path.is_dir() else 0o644)
 
 
@@ -225,7 +226,8 @@ class _Stored:
             read_weights(judge, self.file.parent, self.description.get("sha256", {}))
         else:
             check_keys(self.file, self.weights, judge.trained())
-            judge.load_state_dict(self.weights, strict=False)  # frozen weights are not there; check_keys was strict
+            # Frozen weights are not there; `check_keys` was strict about the others
+            judge.load_state_dict(self.weights, strict=False)
 
 
 def _opened(path: Path) -> _Stored:
@@ -248,6 +250,7 @@ def _load(stored: _Stored, placement: Placement) -> LoadedJudge:
     judge = _build(file, parsed, placement)
     if parsed.members is None:
         stored.put_into(judge)
+    # Each member is read into one judge in turn and what was trained is copied: the backbone is in memory once
     for name in parsed.members or ():  # an ensemble: its weights are those of its members
         member = file.parent / name / JUDGE_FILE
         if not member.is_file():
@@ -295,6 +298,7 @@ def _build(path: Path, description: Description, placement: Placement) -> Empath
     quantization = placement.quantization or trained.quantization
     settings = replace(trained, backbone=backbone, quantization=quantization)
     judge = EmpathyJudge(settings, description.dimensions, device_map="auto" if placement.spread else None)
+    # In another form, quantized layers have other values: only the others can be compared
     same_form = stored == "none" and quantization == trained.quantization
     actual = fingerprint(judge, quantizable=same_form)
     expected = description.backbone_fingerprint if same_form else description.unquantized_fingerprint

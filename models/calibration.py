@@ -128,6 +128,7 @@ def fit_mapping(
             fitted = least_squares(
                 lambda line: expit(line[0] * logits + line[1]) - normalised,
                 x0=(1.0, 0.0),
+                # A slope above 0 keeps the order of the scores
                 bounds=((1 / _STEEPEST, -np.inf), (_STEEPEST, np.inf)),
             )
             slope, shift = fitted.x.tolist()
@@ -317,6 +318,7 @@ def no_calibration(uses_deviation: bool) -> DimensionCalibration:
 
 def to_json(calibration: Calibration) -> dict[str, Any]:
     """Plain values that `from_json` reads back."""
+    # Through JSON, so that tuples are the lists that a file gives back
     return json.loads(json.dumps(asdict(calibration)))
 
 

@@ -74,6 +74,7 @@ class ClipEncoder:
         """
         result = Encoded({}, {}, {})
         decoded: list[tuple[AudioSource, Hashable, list[np.ndarray]]] = []
+        # What is known already, and what has to be decoded; a clip that cannot be used holds no other up
         for source, key in {source: known_by(source) for source in clips}.items():
             (states, _), facts = self._states.get((member, key), (None, 0)), self._facts.get(key)
             unmeasured = self._measures and facts is None
@@ -94,6 +95,7 @@ class ClipEncoder:
                 decoded.append((source, (member, key), windows))
             else:
                 result.states[source] = states
+        # The longest first: little padding, and where memory runs out, it does so early
         decoded.sort(key=lambda clip: -len(clip[2][0]))
         encodings: list[EncodedClip | None] = [None] * len(decoded)
         for batch in self._batches.split([sum(map(len, windows)) for _, _, windows in decoded]):
@@ -161,7 +163,8 @@ class AutoBatch:
             if not batch.ran_out or count == 1:
                 start += count
             if batch.ran_out:
-                clear_device_cache(garbage_collection=True)  # by now nothing refers to the failed batch's tensors
+                # By now nothing refers to the tensors of the batch that failed
+                clear_device_cache(garbage_collection=True)
                 if count > 1:
                     items = lengths[start : start + count]
                     self._most = (count * max(items) if padded else sum(items)) / 2
@@ -196,4 +199,5 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 def lost_device(error: BaseException) -> bool:
     """Whether a GPU failed in a way after which this process can compute nothing on it any more."""
+    # Torch before 2.8 has no such class
     return isinstance(error, getattr(torch, "AcceleratorError", ())) and not ran_out_of_memory(error)

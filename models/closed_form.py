@@ -136,7 +136,8 @@ def fit(
 
     count = sample.targets.shape[1]
     columns = [slice(count), slice(count, 2 * count)] if may_rank else [slice(count)]  # of ratings, of ranks
-    if may_rank:  # side by side, since most of the time is spent on what does not depend on the targets
+    # Side by side, since most of the time is spent on what does not depend on the targets
+    if may_rank:
         weights = np.concatenate([subset.weights, subset.weights], 1)
         subset = subset._replace(targets=np.concatenate([subset.targets, ranked(subset)], 1), weights=weights)
 
@@ -144,12 +145,15 @@ def fit(
         block_scale = reaches[omitted]
         return _NormalEquations(subset.features * block_scale, width, seed + division).add(subset, block_scale)
 
+    # The error on groups left out, for every kernel, with the first block and without it
     candidates = {(width, omitted): equations_of(width, omitted) for omitted in omit for width in widths}
     losses = {candidate: equations.losses for candidate, equations in candidates.items()}
+    # Dimensions share the kernel, and each takes the penalty that is best for it
     best_of = [min(losses, key=lambda candidate: float(losses[candidate][:, kind].min(0).mean())) for kind in columns]
     ranks = False
     if may_rank:
-        with suppress(ValueError):  # another division may put all ratings of a dimension with few into one fold
+        # Another division may put all ratings of a dimension with few into one fold
+        with suppress(ValueError):
             agreement = {}
             for best in {*best_of}:
                 divisions = [candidates[best], *(equations_of(*best, n) for n in range(1, DIVISIONS))]
@@ -158,6 +162,7 @@ def fit(
             ranks = bool(on_ranks > on_ratings + MIN_GAIN)
     best, kind = best_of[ranks], columns[ranks]
     chosen, block_scale, equations = best[0], reaches[best[1]], candidates[best]
+    # What was chosen is fitted to all pairs; where the sample was all of them, the sums are there already
     scaled = sample.features * block_scale
     if portions is not None or len(subset.groups) < len(scaled):
         equations, kind = _NormalEquations(scaled, chosen, seed), slice(count)
@@ -175,7 +180,9 @@ def fit(
         "landmarks": len(scaled),
     }
     if chosen is None:
+        # Scalar products with all landmarks, each times its weight, are one product with the weighted sum of landmarks
         return Solution(block_scale, None, block_scale[:, None] * (scaled.T @ weights), bias, record)
+    # The width goes into the scale, so that whoever uses the solution need not know it
     return Solution(block_scale * np.sqrt(chosen), scaled * np.sqrt(chosen), weights, bias, record)
 
 
@@ -185,6 +192,7 @@ class _NormalEquations:
     def __init__(self, landmarks: np.ndarray, width: float | None, seed: int) -> None:
         self._landmarks, self._width, self._seed = landmarks, width, seed
         values, vectors = np.linalg.eigh(self._compare(landmarks))
+        # Pairs that are nearly alike give a direction of almost no length, by whose root the next line would divide
         significant = values > _LEAST * values[-1]
         self._map = vectors[:, significant] / np.sqrt(values[significant])  # from comparisons to coordinates
         self._sums: dict[tuple[int, int], list[Any]] = {}  # (fold, dimension) -> X'X, X'y, X'1, y'y, y'1, 1'1
@@ -202,7 +210,8 @@ class _NormalEquations:
         folds = self._fold_of(portion.groups)
         coordinates = self._compare(portion.features * block_scale) @ self._map
         self.pairs, self._dimensions = self.pairs + len(folds), portion.targets.shape[1]
-        shared: dict[tuple[int, bytes], tuple[np.ndarray, np.ndarray]] = {}  # dimensions are mostly rated together
+        # Dimensions are mostly rated together, and then share their largest sums
+        shared: dict[tuple[int, bytes], tuple[np.ndarray, np.ndarray]] = {}
         for fold in range(FOLDS):
             for dimension in range(self._dimensions):
                 rated = (folds == fold) & ~np.isnan(portion.targets[:, dimension])
@@ -227,6 +236,7 @@ class _NormalEquations:
             for fold, (_, left_out) in enumerate(splits.split(groups[unassigned], groups=groups[unassigned])):
                 self._folds |= dict.fromkeys(groups[unassigned][left_out].tolist(), fold)
         else:
+            # Later portions bring new groups, when those before have their folds: these are dealt out in turn
             self._folds |= {group: (len(self._folds) + n) % FOLDS for n, group in enumerate(new.tolist())}
         return np.array([self._folds[group] for group in groups.tolist()])
 
@@ -254,6 +264,7 @@ class _NormalEquations:
                     continue
                 betas, biases = self._solved(self._of(dimension, fold), fold, decomposed)
                 for number, (beta, bias) in enumerate(zip(betas, biases, strict=True)):
+                    # The squared error from the sums alone, as the pairs themselves are not kept
                     error = yy - 2 * (beta @ xy + bias * y1) + beta @ xx @ beta + 2 * bias * (beta @ x1) + bias**2 * n
                     losses[number, dimension] += error
             variance = totals[3] - totals[4] ** 2 / totals[5]
@@ -270,7 +281,8 @@ class _NormalEquations:
             decomposition = decomposed[fold] = xx, np.maximum(values, 0), vectors
         _, values, vectors = decomposition
         turned = vectors.T @ (xy - x1 * y1 / n)
-        scale = n / self.pairs  # the penalties are meant for all pairs, and this sum has a share of them
+        # The penalties are meant for all pairs, and this sum has a share of them
+        scale = n / self.pairs
         betas = (turned / (values + scale * PENALTIES[:, None])) @ vectors.T
         return betas, (y1 - betas @ x1) / n
 
@@ -314,6 +326,7 @@ def fit_preferences(better: np.ndarray, worse: np.ndarray, blocks: np.ndarray, g
     """
     block_scale = _reach(np.concatenate([better, worse]), blocks)
     differences = (better - worse) * block_scale
+    # Both directions of each comparison, and no intercept: who is named first must not matter
     features, labels = np.concatenate([differences, -differences]), np.repeat([1, 0], len(differences))
     folds = list(GroupKFold(min(FOLDS, len(set(groups.tolist())))).split(features, groups=np.tile(groups, 2)))
 
@@ -371,5 +384,6 @@ def _name(width: float | None, omitted: bool) -> str:
 
 def _squared_distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Squared distances `(first, second)`."""
+    # One matrix product, in place of an array (first, second, features). Rounding may take it below 0
     squares = (first**2).sum(1)[:, None] + (second**2).sum(1)[None]
     return np.maximum(squares - 2 * first @ second.T, 0)

@@ -140,12 +140,15 @@ class DiskStore:
         """Delete the files that were used longest ago, if another file of `size` bytes exceeds the limit."""
         if self._bytes is None:
             self._bytes = sum(facts.st_size for _, facts in self._files())
+        # Counted by this process alone: what others wrote meanwhile is seen when the limit seems reached
         self._bytes += size
         if self._bytes <= self._limit:
             return
-        files = sorted(self._files(), key=lambda file: file[1].st_mtime)  # others may have written and deleted
+        # Others may have written and deleted since the last look
+        files = sorted(self._files(), key=lambda file: file[1].st_mtime)
         self._bytes = size + sum(facts.st_size for _, facts in files)
         for path, facts in files:
+            # Some room more than is needed, so that not every further file lists the whole folder
             if self._bytes <= _KEPT_FRACTION * self._limit:
                 break
             with suppress(OSError):
@@ -174,7 +177,8 @@ def _checked(data: bytes, name: str) -> dict[str, Tensor]:
         tensors = load(data)
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
         of, checksum = metadata[_NAME], metadata[_CHECKSUM]
-    except Exception:  # safetensors has no common base for what damaged files make it raise
+    # safetensors has no common base for what damaged files make it raise
+    except Exception:
         raise ValueError("damaged, or not of this program") from None
     if of != name:
         raise ValueError("the content of another file")

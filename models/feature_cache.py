@@ -92,7 +92,8 @@ class ClipStates:
         for name in ("layers", "functionals"):
             if getattr(encoded[0], name) is not None:
                 tensors[name] = torch.stack([getattr(window, name) for window in encoded])
-        if tensors["states"].isfinite().all():  # others are no result that would be the same again
+        # States that are not finite are no result that would be the same again
+        if tensors["states"].isfinite().all():
             self.store.put(self.name(source, len(encoded) > 1), tensors)
 
     def __contains__(self, source: AudioSource) -> bool:
@@ -120,6 +121,7 @@ class PairStates:
         assert isinstance(judge.backbone, AudioLanguageModel)
         self._judge, self._clips, self.first = judge, clips, first
         path = judge.backbone.parts["language_model"].layers
+        # What these layers compute is not stored, and so their weights are not part of the name
         upper = tuple(f"{path}.{number}." for number in range(first, 10_000))
         norm = f"{judge.backbone.parts['language_model'].path}.norm."
         policy = _WHOLE if judge.settings.long_clips == "refuse" else _IN_WINDOWS
@@ -173,6 +175,7 @@ class PairStates:
         mask, response = inputs.attention_mask.bool().cpu(), inputs.response_mask.cpu()
         weights = torch.eye(len(pairs)) if inputs.window_weights is None else inputs.window_weights.cpu()
         for pair, of_pair in zip(pairs, weights, strict=True):
+            # Padding is not stored: it differs from batch to batch
             rows = of_pair.nonzero().flatten().tolist()
             tensors = {
                 "hidden": torch.cat([hidden[row][mask[row]] for row in rows]),
@@ -236,7 +239,8 @@ def check_split(backbone: Backbone, inputs: Inputs, first: int) -> None:
         UserError: If they do not: this family's layers hand on more than hidden states.
     """
     assert isinstance(backbone, AudioLanguageModel)
-    whole = backbone.hidden_states(replace(inputs, packed=None))  # like stored states: packing rounds differently
+    # Without packing, which rounds differently: stored states are not packed either
+    whole = backbone.hidden_states(replace(inputs, packed=None))
     refusal = UserError(
         f"cache: layers: backbone {backbone.name} cannot be entered at layer {first}: its layers pass on more than one "
         "state for each token; expected audio or none"
@@ -246,6 +250,7 @@ def check_split(backbone: Backbone, inputs: Inputs, first: int) -> None:
         if hidden.shape != whole.shape:
             raise refusal
         split = backbone.hidden_states(replace(inputs, clips=None, audio_states=None, hidden=hidden, first=first))
+    # Layers that miss what the ones below would have handed on fail in ways of their own
     except (TypeError, LookupError, RuntimeError):
         raise refusal from None
     real = inputs.attention_mask.bool()
@@ -288,6 +293,7 @@ def _weights(judge: EmpathyJudge, takes_part: Callable[[str], bool]) -> str:
         if "lora_" not in name and takes_part(name):
             flat = weight.detach().flatten()
             sample = flat[:: max(1, len(flat) // _SAMPLED)][:_SAMPLED].float().cpu()
+            # PEFT renames a layer that it adapts, and its weight stays the same
             plain = name.replace(".base_layer", "")
             digest.update(f"{plain} {tuple(weight.shape)} {weight.dtype} {sample.tolist()}\n".encode())
     return digest.hexdigest()

@@ -29,6 +29,7 @@ class LastToken(nn.Module):
     def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
         """Pool `(batch, tokens, hidden)` to `(batch, hidden)`."""
         positions = torch.arange(hidden.shape[1], device=hidden.device)
+        # The largest position that is real, whichever side the padding is on
         last = (attention_mask * (positions + 1)).argmax(-1)
         return hidden[torch.arange(hidden.shape[0], device=hidden.device), last]
 
@@ -137,7 +138,8 @@ class HeadInput(nn.Module):
         if not self.settings.landmarks:
             return features
         own = features * self.block_scale
-        with torch.no_grad():  # the exact distance: computed by a matrix product, it would depend on the batch
+        # The exact distance: computed by a matrix product, it would depend on the batch
+        with torch.no_grad():
             distances = torch.cdist(own, self.landmarks, compute_mode="donot_use_mm_for_euclid_dist")
         # lends the kernel its gradient and adds exactly 0; on a GPU the gradient of `cdist` takes rows x landmarks x
         # features numbers

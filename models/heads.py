@@ -165,7 +165,8 @@ class Head(nn.Module):
         super().__init__()
         self.norm = nn.Identity() if standardised else nn.LayerNorm(features)
         self.linear = nn.Linear(features, outputs)
-        nn.init.normal_(self.linear.weight, std=0.02)  # small: an untrained head predicts what its bias says
+        # Small, so that an untrained head predicts what its bias says
+        nn.init.normal_(self.linear.weight, std=0.02)
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, pooled: Tensor) -> Prediction:
@@ -247,6 +248,7 @@ class GaussianHead(Head):
     def start_at(self, means: Tensor) -> None:
         """See `Head`; the deviation starts at about a sixth of the scale."""
         mean = self.range.logits(means)
+        # The inverse of `softplus`
         spread = torch.full_like(mean, math.log(math.expm1(_INITIAL_DEVIATION - _LEAST_DEVIATION)))
         self.linear.bias.copy_(torch.stack([mean, spread], dim=-1).flatten())
 
@@ -300,6 +302,7 @@ class CornHead(Head):
         thresholds = self.linear(features).unflatten(-1, (-1, len(self.steps) - 1))
         # nobody goes beyond the last step that exists
         further = torch.where(self.steps.exists[:, 1:], thresholds, -_CERTAIN)
+        # A rating is at a step if it went beyond all before it, and not beyond this one
         reached = pad(running_sum(logsigmoid(further)), (1, 0))
         stays = pad(logsigmoid(-further), (0, 1))
         return self.steps.predict(reached + stays, thresholds)
@@ -309,6 +312,7 @@ class CornHead(Head):
         """See `Head`: a wide bell around the means."""
         probabilities = self.steps.bell(means).masked_fill(~self.steps.exists, -torch.inf).softmax(-1)
         reached = running_sum(probabilities.flip(-1)).flip(-1)
+        # Kept off 0 and 1, where a logit is infinite
         further = (reached[:, 1:] / reached[:, :-1].clamp(min=1e-12)).clamp(1e-3, 1 - 1e-3)
         self.linear.bias.copy_(torch.logit(further).flatten())
 

@@ -111,7 +111,8 @@ class EmpathyJudge(nn.Module):
         if not settings.depth_norm:
             self.backbone.leave_out_norm()
         self.network = self.backbone.network  # registers its weights with this module
-        self.adapter: tuple[PeftModel | None] = (adapt(self.backbone, settings.lora),)  # a tuple hides it from torch
+        # PEFT's model holds the whole network: as a module of its own it would register each weight a second time
+        self.adapter: tuple[PeftModel | None] = (adapt(self.backbone, settings.lora),)
         if settings.pooling == "layer_mix":
             self.backbone.return_every_layer()
         self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size, len(self.backbone.layers))

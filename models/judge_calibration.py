@@ -273,6 +273,7 @@ def _mapped(
     if method == "none":
         return score
     folds = min(FOLDS, int(codes.max()) + 1)
+    # Whole groups are left out: pairs of one script are alike
     fold = np.random.default_rng(0).permutation(int(codes.max()) + 1)[codes] % folds
     mapped = np.empty(len(score))
     for number in range(folds):

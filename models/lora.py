@@ -84,7 +84,8 @@ def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
             hook: Any = base._hf_hook
             for adapter in (module.lora_A, module.lora_B):
                 adapter.to_empty(device=hook.execution_device)
-    if in_float32 and settings.method != "dora":  # DoRA takes norms of rows in the precision of the states
+    # DoRA takes norms of rows in the precision of the states
+    if in_float32 and settings.method != "dora":
         for module in backbone.network.modules():
             if isinstance(module, LoraLayer):
                 module._cast_input_dtype = _as_autocast_would  # pyright: ignore[reportAttributeAccessIssue] its overloads

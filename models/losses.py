@@ -80,6 +80,7 @@ def ccc(prediction: Tensor, target: Tensor, mask: Tensor) -> Tensor:
     """
     target, weights = _counted(prediction, target, mask)
     total = weights.sum(0)
+    # Where nothing counts all weights are 0, and so are the moments: no 0 / 0, whose gradient is NaN
     normalised = weights / total.masked_fill(total == 0, 1)
     means = (normalised * prediction).sum(0), (normalised * target).sum(0)
     predicted, rated = prediction - means[0], target - means[1]
@@ -115,7 +116,8 @@ def soft_spearman(prediction: Tensor, target: Tensor, mask: Tensor, temperature:
     ranks = centred_ranks((1 + (target[:, None] - target[None]).sign()) / 2)
     smallest = _LEAST_RANK_VARIANCE * counts.sum(0).clamp(min=1) ** 3
     spreads = soft.square().sum(0).clamp(min=smallest), ranks.square().sum(0)
-    varied = spreads[1] > 0.25  # two unequal items have 0.5, which is the least; equal ones exactly 0
+    # Two unequal items have 0.5, which is the least; equal ones exactly 0
+    varied = spreads[1] > 0.25
     correlation = (soft * ranks).sum(0) / (spreads[0] * spreads[1].masked_fill(~varied, 1)).sqrt()
     return _weighted_mean(1 - correlation, varied.to(prediction.dtype))
 
@@ -137,6 +139,7 @@ def corn(logits: Tensor, counts: Tensor, mask: Tensor, exists: Tensor) -> Tensor
     shape = torch.Size((*logits.shape[:-1], logits.shape[-1] + 1))  # one logit less than steps
     _check("counts", counts.shape, shape)
     _check("steps", exists.shape, shape[1:])
+    # Raters above a step went on at its threshold, those at it stayed; those below never came to it
     upwards, thresholds = counts.cumsum(-1).to(logits.dtype), exists[:, 1:]
     raters, above = upwards[..., -1], upwards[..., -1:] - upwards[..., :-1]
     existing = logits.masked_fill(~thresholds, 0)

@@ -136,6 +136,7 @@ class Probe:
         judge, rows_of = self._reader.judge, (len(self.sampled), len(means))
         scores, deviations = torch.empty(rows_of), torch.full(rows_of, torch.nan)
         folds = GroupKFold(min(FOLDS, len(set(self._sample.groups.tolist()))), shuffle=True, random_state=0)
+        # Whatever is chosen is chosen again without the fold, or its scores would be too good
         for fitted, rows in folds.split(self._sample.features, groups=self._sample.groups):
             solution = fit(FeatureBatch(*(values[fitted] for values in self._sample)), self._blocks, **self._choice)
             with torch.no_grad():

@@ -113,6 +113,7 @@ class Predictor:
     def _predict(self, pairs: Sequence[Pair], member: int | None) -> list[ScoredPair]:
         """Predict with the judge's present weights; `member` = whose audio states these are, None = those of all."""
         judge, sources = self.judge, [pair.clips for pair in pairs]
+        # A clip is encoded once, however many pairs it is in
         states, facts, failed = self._encoder.encode(dict.fromkeys(itertools.chain(*sources)), member)
         outcomes: dict[int, Prediction | AudioError] = {}
         # equal pairs are computed once: otherwise rounding would rank one above the other
@@ -121,6 +122,7 @@ class Predictor:
         for number, (pair, clips) in enumerate(zip(pairs, sources, strict=True)):
             windows.append(math.prod(len(states[source]) for source in clips if source in states))
             error = next((failed[source] for source in clips if source in failed), None)
+            # The number of windows is a product over clips: three clips of ten windows make a thousand rows
             if error is None and windows[-1] > MOST_WINDOWS:
                 reason = f"pair {pair.pair_id!r}: its clips together make {windows[-1]} windows"
                 error = AudioError(f"{reason}; expected at most {MOST_WINDOWS}: shorter clips", "too long")
@@ -134,11 +136,13 @@ class Predictor:
                 equal.setdefault(key, []).append(number)
             else:
                 outcomes[number] = error
+        # Pairs of about equal length, or of one context, go into one batch
         order, worth_packing = list(equal.values()), False
         if len(order) > 1:
             order, worth_packing = _in_order(pairs, sources, order, states)
         predictions: list[tuple[list[list[int]], Prediction]] = []
-        padded = not (worth_packing and judge.backbone.packs)  # packed rows hold pairs of several lengths
+        # Packed rows hold pairs of several lengths
+        padded = not (worth_packing and judge.backbone.packs)
         for batch in self._batches.split([_states(states, sources[first]) for first, *_ in order], padded):
             with batch, torch.inference_mode():
                 rows = order[batch.rows]
@@ -172,6 +176,7 @@ def _in_order(
     group = {context: position for position, context in enumerate(dict.fromkeys(contexts.values()))}
     before = {first: _states(states, clips) for first, (clips, _) in contexts.items()}
     response = {first: _states(states, sources[first][-1:]) for first in firsts}
+    # Most contexts have one response: there is little to share, and only the length counts
     if 2 * len(group) > len(rows):
         return sorted(rows, key=lambda row: -before[row[0]] - response[row[0]]), False
     order = sorted(rows, key=lambda row: (-before[row[0]], group[contexts[row[0]]], -response[row[0]]))
@@ -228,6 +233,7 @@ def choose_device(name: str | None) -> torch.device:
             launch = find_launch()
             name = f"cuda:{launch.local_rank % torch.cuda.device_count()}" if launch.world > 1 else "cuda"
         device = torch.device(name or "cpu")
+        # torch takes any name that it knows; whether the device is there shows when it is used
         torch.zeros(1, device=device)
         if device.type == "meta":
             raise NotImplementedError("it holds no values")

@@ -90,7 +90,8 @@ def read_weights(judge: EmpathyJudge, folder: Path, hashes: Mapping[str, str]) -
         raise UserError(
             f"{folder / HEAD_FILE}: trained for {scales}, but {JUDGE_FILE} says {expected}: scales must be the same"
         )
-    judge.load_state_dict(head, strict=False)  # frozen weights are not in the file; `_read` was strict
+    # Frozen weights are not in the file; `_read` was strict about the others
+    judge.load_state_dict(head, strict=False)
     files = _weight_files(judge)
     if surplus := [name for name in hashes if name not in files and not name.startswith(f"{BACKBONE}/")]:
         raise UserError(f"{folder / surplus[0]}: {JUDGE_FILE} describes a judge without this file")

@@ -57,6 +57,7 @@ def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = No
         exception_handlers=dict.fromkeys((Problem, UserError, HTTPException), _on_error),
     )
     app.state.service = service
+    # Starlette puts the last one outside: refusals of the first are recorded, too
     app.add_middleware(OriginCheck, settings=settings)
     app.add_middleware(Recorder, finished=service.finished, is_stopping=lambda: service.is_stopping)
     guarded = [Depends(_token_check(settings.token))] if settings.token is not None else []
@@ -172,6 +173,7 @@ def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = No
         "/readyz", summary="Whether requests are let in", operation_id="readyz", responses=responses(503, token=False)
     )
     async def readyz() -> schemas.Health:
+        # Raises, with 503, while there is no judge to ask
         _ = service.judge
         return schemas.Health(status="ready")
 
@@ -188,6 +190,7 @@ def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = No
 
     def document() -> dict[str, Any]:
         schema = FastAPI.openapi(app)
+        # Scales and limits of the judge stand in the document once they are known
         if service.is_ready:
             schemas.tailor(schema, service.judge.scorer)
         return schema
@@ -229,6 +232,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
         code = codes.get(error.status_code, "bad_request")
         error = Problem(code, None if code != "bad_request" else "the request cannot be read", error.headers)
     elif not isinstance(error, Problem):
+        # A `TextError` is an `AudioError` about the situation text: no clip is to blame
         of_audio = isinstance(error, AudioError) and not isinstance(error, TextError)
         error = Problem("bad_audio" if of_audio else "invalid", str(error))
     record_of(request.scope).code = error.code

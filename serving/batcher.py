@@ -134,6 +134,7 @@ class Batcher:
         with self._changed:
             if not self.has_place(sum(job.work for job in jobs), any(job.is_long for job in jobs)):
                 raise Full
+            # Replaced and never changed in place: `seconds` and the metrics read it without the lock
             self.jobs = [*self.jobs, *jobs]
             self._changed.notify()
 
@@ -156,6 +157,7 @@ class Batcher:
             start, self._begun = time.monotonic(), jobs
             for job in jobs:
                 job.batch, job.waited = len(jobs), start - job.entered
+            # A call of the judge has one level of intervals
             groups = [[job for job in jobs if job.level == level] for level in sorted({job.level for job in jobs})]
             while groups:
                 group = groups.pop(0)
@@ -172,6 +174,7 @@ class Batcher:
                 for job, outcome in zip(group, assessments, strict=True):
                     job.future.set_result(outcome)
             seconds = time.monotonic() - start
+            # A batch is either one long pair or short ones alone
             self._pace_of(jobs[0]).measured(seconds / sum(job.work for job in jobs))
             self._begun = ()
             self._on_batch(len(jobs), seconds)
@@ -183,16 +186,19 @@ class Batcher:
             with self._changed:
                 self._changed.wait_for(lambda: self.jobs or self._closed)
                 if waiting := self.jobs:
+                    # Waits for others that are on their way, but no longer than the first one may wait
                     left = min(job.entered for job in waiting) + self._max_wait - time.monotonic()
                     self._changed.wait_for(
                         lambda: len(self.jobs) >= size or not self._coming or self._closed, max(0.0, left)
                     )
                 taken, closed = self._take(size), self._closed
+            # From here on a job cannot be cancelled any more; those that were are left out
             jobs = [job for job in taken if job.future.set_running_or_notify_cancel()]
             if jobs or (closed and not taken):
                 return jobs
 
     def _take(self, size: int) -> list[QueuedPair]:
+        # The first decides, so that a long pair is not passed over for ever
         batch = self.jobs[:1]
         if batch and not batch[0].is_long:
             batch = [job for job in self.jobs if not job.is_long][:size]

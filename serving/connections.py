@@ -62,6 +62,7 @@ class Messages(h11.Connection):
         try:
             event = super().next_event()
             while event is h11.NEED_DATA and self._held:
+                # In slices: h11 bounds a head only while it is incomplete, and a packet may bring a large one whole
                 piece = bytes(self._held[:_SLICE])
                 del self._held[:_SLICE]
                 self._received += len(piece)
@@ -136,6 +137,7 @@ class Connection(H11Protocol):
         if len(open_ones) > most_connections():
             LOGGER.warning("too many connections")
             silent = [peer for peer in open_ones if peer is not self and peer.is_silent]
+            # Connections that never asked anything go first, the oldest before the others
             oldest = min(silent, key=lambda peer: (peer.cycle is not None, peer.made), default=self)
             oldest.transport.abort()
 
@@ -152,11 +154,13 @@ class Connection(H11Protocol):
         """Answer instead of the application, and end the connection. A client that still sends can read why: its bytes
         are thrown away for a moment (RFC 9112, 9.6)."""
         self._is_refused, cycle = True, self.cycle
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # it has an answer, or a part of it
+        # The client has an answer already, or a part of it
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
             return
         answer = problem.response()
-        if cycle is not None and not cycle.response_complete:  # the application waits for more of the body
+        # The application waits for more of the body, and is told that the client is gone
+        if cycle is not None and not cycle.response_complete:
             record = record_of(cast("dict[str, Any]", self.scope))
             record.refused, request_id = problem, record.id
             cycle.disconnected = True
@@ -169,6 +173,7 @@ class Connection(H11Protocol):
         headers = {**HEADERS, "X-Request-ID": request_id, "Connection": "close", **answer.headers}
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self.transport.write("\r\n".join([*lines, "", ""]).encode("latin-1") + bytes(answer.body))
+        # uvicorn may have stopped reading, and what is thrown away must be read
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()

@@ -134,6 +134,7 @@ class _Worker:
                 env=_environment(),
                 start_new_session=True,  # Ctrl-C is for the service, which ends its decoders itself
             )
+            # The first line says that the process is ready
             async with asyncio.timeout(_START_SECONDS):
                 await self._process.stdout.readline()  # pyright: ignore[reportOptionalMemberAccess] it is a pipe
         assert self._process.stdin is not None and self._process.stdout is not None  # noqa: PT018 (for pyright)
@@ -146,7 +147,8 @@ class _Worker:
                 process.kill()
             assert process.stdout is not None
             # asyncio waits for the end of the pipe as well, which it does not reach while a long reply is unread
-            with contextlib.suppress(RuntimeError):  # another task still reads it, and reaches its end
+            # Another task may still read it, and reaches its end
+            with contextlib.suppress(RuntimeError):
                 await process.stdout.read()
             await process.wait()
 
@@ -189,6 +191,7 @@ def decode_safely(data: bytes, name: str, max_seconds: float) -> Clip:
         AudioError: As `load_clip`; also for more than `MAX_CHANNELS` channels or `MAX_SAMPLES` samples, or where the
             memory does not suffice.
     """
+    # The head of a file says how much it holds, before anything is decoded
     info = probe(data, name)
     if info.channels > MAX_CHANNELS:
         raise AudioError(f"{name}: {info.channels} channels; expected at most {MAX_CHANNELS}", "not supported")

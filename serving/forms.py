@@ -124,6 +124,7 @@ class RewardForm(Form):
     @property
     def keys(self) -> list[str]:
         """SHA-256 of all that an assessment depends on, but for the judge."""
+        # Hashes of hashes, each of one length: otherwise bytes could move from one clip to the next unnoticed
         before = hashlib.sha256(hashlib.sha256(self.situation.encode()).digest())
         for clip in self.context:
             before.update(hashlib.sha256(clip).digest())

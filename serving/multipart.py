@@ -43,6 +43,7 @@ def parts_of(body: bytearray, boundary: bytes, most: int) -> Iterator[tuple[str,
     Raises:
         Problem: If the body is no form, has no end, or has more parts.
     """
+    # The line end before a boundary belongs to it, and not to the content; a slice of the view copies nothing
     delimiter, view, count = b"\r\n--" + boundary, memoryview(body), 0
     at = body.find(delimiter)
     while at >= 0:
@@ -52,7 +53,9 @@ def parts_of(body: bytearray, boundary: bytes, most: int) -> Iterator[tuple[str,
         count += 1
         if count > most:
             raise Problem("invalid", f"more than {most} parts; expected fewer")
+        # Searched within a bound: without it, each part could make the search go through the whole body
         line_end = body.find(b"\r\n", at, at + _MAX_HEAD)
+        # Blanks may follow a boundary (RFC 2046, 5.1.1)
         if line_end < 0 or view[at:line_end].tobytes().strip(b" \t"):
             raise _unreadable("a boundary is followed by other characters")
         head_end = body.find(b"\r\n\r\n", line_end, line_end + _MAX_HEAD)

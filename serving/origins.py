@@ -43,6 +43,7 @@ class OriginCheck:
                 return Problem("bad_request", "Host; expected a name or an address, with or without a port")
             if not (self._knows(host) or _is_address(name)):
                 return Problem("wrong_host")
+        # These change nothing, and a browser keeps the answer from pages of other origins
         if method in _SAFE:
             return None
         origin = headers.get("origin")

@@ -113,6 +113,7 @@ class OncePerSecond(logging.Filter):
         """Whether a line is written; requests and bugs always are."""
         if record.levelno != logging.WARNING and record.name == LOGGER.name:
             return True
+        # By how a warning begins: what follows differs from one connection to the next
         kind, now = f"{record.name} {record.msg}"[:_KIND], time.monotonic()
         if now - self._last.get(kind, -1.0) < 1.0:
             return False
@@ -201,6 +202,7 @@ class Recorder:
             return
         record = record_of(scope)
         headers = dict(scope["headers"])
+        # Whether the request has a body that was not read to its end
         unread = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
 
         async def watched_receive() -> Message:
@@ -219,6 +221,7 @@ class Recorder:
                     headers.setdefault(name, value)
                 if unread or self._is_stopping():
                     headers["Connection"] = "close"
+            # Here the answer ends before the body of the request does
             elif unread and not message.get("more_body", False):
                 await send({**message, "more_body": True})
                 await linger()
@@ -243,6 +246,7 @@ class Recorder:
         except Exception as error:
             LOGGER.error("bug", exc_info=error, extra={"facts": {"id": record.id}})
             record.code = "internal"
+            # Where the head of an answer was sent already, there is no other answer any more
             if not record.status:
                 problem = Problem("internal", f"the service failed; its log knows more of request {record.id}")
                 await problem.response()(scope, watched_receive, watched_send)

@@ -63,6 +63,7 @@ async def serve(app: FastAPI, listener: socket.socket) -> None:
     )
     server, loop = uvicorn.Server(config), asyncio.get_running_loop()
     _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The soft limit, often 1,024, is raised to the hard one: each connection takes a descriptor
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     signals = 0
 
@@ -99,6 +100,7 @@ async def _end(server: uvicorn.Server, service: Service, listener: socket.socket
     clock = asyncio.get_running_loop().time
     while not server.started:  # now the application has started to load the judge
         await asyncio.sleep(0.01)
+    # `backlog` above was for asyncio; the system may hold more connections that wait to be accepted
     listener.listen(_BACKLOG)
     if service.starting is not None:
         await asyncio.wait({service.starting, hearing}, return_when=asyncio.FIRST_COMPLETED)
@@ -126,6 +128,7 @@ async def _close_unused(server: uvicorn.Server, seconds: float) -> None:
         for peer in list[Any](server.server_state.connections):
             if peer.is_not_taken or (peer.is_silent and not peer.timeout_keep_alive_task):
                 silent[peer, peer.cycle] = peer
+        # A connection that did something meanwhile, or has another request, begins anew
         since = {key: since.get(key, now) for key in silent}
         for key, peer in silent.items():
             if now - since[key] >= seconds:

@@ -69,6 +69,7 @@ class Outcomes:
             yield {}
             return
         keys = form.keys
+        # After the wait, a third request may have claimed some of them
         while others := {self._under_way[key] for key in keys if key in self._under_way}:
             await asyncio.wait(others)
         by_key = {key: self._known[key] for key in keys if key in self._known}
@@ -218,6 +219,7 @@ class Service:
             judge.scorer.check_text(_pair(record, form, form.context, form.responses[0]))
             async with _patient(request, settings), self._outcomes.of(form) as by_key:
                 jobs, seconds = await self._decode(judge, form, record, by_key)
+                # The bytes have become samples: another request may be received in their place
                 upload.close()
                 _check_fits(jobs.values(), settings)
                 try:

@@ -127,7 +127,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)
-    except (OSError, OverflowError, UnicodeError) as error:  # of a name that is no name of a host
+    # `UnicodeError` is raised for a name that no host can have
+    except (OSError, OverflowError, UnicodeError) as error:
         raise UserError(
             f"--host {host} --port {port}: {error}; expected an address of this machine and a free port"
         ) from None

@@ -102,12 +102,14 @@ def stopped_by_signals() -> Iterator[None]:
             raise SystemExit(ASKED_TO_STOP)
 
     handlers = listen(stop)
-    if handlers:  # Lightning ignores Ctrl-C after the first one
+    # Lightning ignores Ctrl-C after the first one
+    if handlers:
         handlers[signal.SIGINT] = signal.getsignal(signal.SIGINT)
     try:
         yield
     except (SystemExit, Exception) as end:
-        if isinstance(end.__context__, KeyboardInterrupt):  # Lightning would end the program with 1
+        # Lightning would end the program with 1
+        if isinstance(end.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None
         # or Lightning fails with an error of its own when it tears down what it had not set up
         if signals_received and SystemExit in (type(end), type(end.__context__)):
@@ -153,6 +155,7 @@ class PreemptionCheckpoints(Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Listen for signals; from now on a signal saves a checkpoint first."""
         self._before = listen(self._ask)
+        # One of several processes may have been asked earlier, when it could not end alone
         self._asked |= bool(signals_received)
         signals_received.clear()
         self._looked = time.monotonic()
@@ -180,7 +183,8 @@ class PreemptionCheckpoints(Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save where no validation ends the epoch, after which Lightning would (`check_val_every_n_epoch`)."""
-        every = trainer.check_val_every_n_epoch  # None = after so many steps alone, which is before or after this
+        # None = a validation after so many steps alone, which is before or after this
+        every = trainer.check_val_every_n_epoch
         if every is None or (trainer.current_epoch + 1) % every:
             trainer.save_checkpoint(self._path)
 
@@ -198,7 +202,8 @@ class PreemptionCheckpoints(Callback):
             SystemExit: As above.
         """
         saves = self._may_begin_with_validation(trainer)
-        if (saves or not trainer.global_step) and self._is_to_stop(trainer):  # before the first step nothing is lost
+        # Before the first step there is nothing to lose
+        if (saves or not trainer.global_step) and self._is_to_stop(trainer):
             if saves:
                 self._save_before_validation(trainer)
             self._stop(trainer, saves)
@@ -237,9 +242,11 @@ class PreemptionCheckpoints(Callback):
         """Whether a signal came to any process."""
         if trainer.world_size == 1:
             return self._asked
+        # All ranks take the largest values, so that they also agree on when to look again
         now = time.monotonic()
         here = torch.tensor([float(self._asked), now - self._looked], device=trainer.strategy.root_device)
         asked, seconds = trainer.strategy.reduce(here, reduce_op="max").tolist()  # pyright: ignore[reportAttributeAccessIssue]
+        # As many batches as take about `_LOOK_SECONDS`, judging by those since the last look
         self._gap = max(1, min(_LOOK_STEPS, int(self._gap * _LOOK_SECONDS / max(seconds, 1e-9))))
         self._next_look, self._looked = self._batches + self._gap, now
         return bool(asked)
@@ -351,6 +358,7 @@ def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
     """The newest undamaged checkpoint of a run and, for the user, the checkpoints that were skipped and why."""
     passed_over = []
     files = [file for file in folder.glob("*.ckpt") if not file.is_symlink()]
+    # Where both have the same time, `last` was written later
     for file in sorted(files, key=lambda file: (file.stat().st_mtime_ns, file.name == LAST), reverse=True):
         reason = damage(file)
         if reason is None:

@@ -115,6 +115,7 @@ def gather(prediction: Prediction, labels: Labels) -> tuple[Prediction, Labels]:
     (rank, ranks), rows = rank_and_world_size(), len(labels.targets)
     if ranks == 1:
         return prediction, labels
+    # They count the rows of this rank, which come behind those of the ranks before it
     labels = replace(labels, chosen=labels.chosen + rank * rows, rejected=labels.rejected + rank * rows)
     predicted, label_tensors = _tensors(prediction), _tensors(labels)
     gathered = _gather([*predicted.values(), *label_tensors.values()])
@@ -131,6 +132,7 @@ def _tensors(rows: Prediction | Labels) -> dict[str, Tensor]:
 
 def _gather(own: Sequence[Tensor]) -> list[Tensor]:
     """Each tensor with the rows of all ranks, by one collective: their bytes side by side, in words of 8."""
+    # `view` takes bytes back to int64 or float64 only from an offset that is a multiple of 8
     flat = [value.detach().contiguous().flatten().view(torch.uint8) for value in own]
     sizes = [-(-len(value) // 8) * 8 for value in flat]
     packed = torch.cat([functional.pad(value, (0, size - len(value))) for value, size in zip(flat, sizes, strict=True)])

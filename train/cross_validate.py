@@ -148,6 +148,7 @@ def _check_finished(recipe: Recipe, folder: Path, pairs: AllPairs, text: str) ->
     """Check that recipe (as YAML) and data are those of the runs that are finished: they are not trained again."""
     finished = {file.parent: method for method in (PROBE, LORA) for file in (folder / method).rglob(LEFT_OUT)}
     if finished:
+        # While only probes are finished, settings of adapters may still change
         unused = _NOT_OF_A_PROBE if LORA not in finished.values() else ()
         check_same_settings(folder, text, [""], [*_ELSEWHERE, *unused])
     for part in sorted(finished):
@@ -254,6 +255,7 @@ def _put_together(folders: Sequence[Path], out: Path) -> None:
     kinds = [read_settings(folder).head_input for folder in folders]
     common, count = Counter(kinds).most_common(1)[0]
     others = [folder.name for folder, kind in zip(folders, kinds, strict=True) if kind != common]
+    # An ensemble needs heads of one shape, and one judge is none
     if count > 1:
         write_ensemble([folder for folder, kind in zip(folders, kinds, strict=True) if kind == common], out)
     if others:

@@ -81,10 +81,12 @@ class Features:
         pairs, self._local = list(pairs), local
         with evaluating(self._judge):
             if self._pairs is not None:
+                # Pairs that are stored need no audio states any more; equal pairs are computed once
                 pairs = list({self._pairs.name(pair): pair for pair in pairs if pair not in self._pairs}.values())
             sources = list(dict.fromkeys(source for pair in pairs for source in pair.clips))
             self._in_parts(sources, self._clips, self._encode, _CLIPS, "clips")
             if self._pairs is not None:
+                # Not every family can be entered at a layer: that is found out before hours of caching
                 if pairs:
                     self._check(pairs, precision)
                 self._in_parts(pairs, self._pairs, lambda batch: self._run_lower(batch, precision), _PAIRS, "pairs")
@@ -96,11 +98,13 @@ class Features:
         among the processes of the machine."""
         rank, ranks = rank_and_world_size()
         for part, parts in ((rank, ranks), self._local) if ranks > 1 else ((0, 1),):
-            share = [item for item in items[part::parts] if item not in kept]  # which reads the others
+            # `in` reads each stored file once: a damaged one counts as missing
+            share = [item for item in items[part::parts] if item not in kept]
             # this waits for all: each has listed what is missing before any of them writes
             steps = max(all_gather_object(-(-len(share) // size)))
             for step in progress(range(steps), f"caching activations of {what}, batches", steps, quiet=rank > 0):
-                if step % _TOGETHER == 0:  # no process waits for long, and a signal to one ends all
+                # No process waits for long, and a signal to one ends all
+                if step % _TOGETHER == 0:
                     barrier()
                 if batch := share[step * size : (step + 1) * size]:
                     compute(batch)
@@ -193,6 +197,7 @@ def temporary_folder(run: Path, local_rank: int) -> Iterator[Path]:
     if local_rank != 0:
         yield folder
         return
+    # A killed run leaves its folder behind, and its lock is free
     for left in folder.parent.glob(f"{_TEMPORARY}*.lock"):
         with suppress(Timeout, OSError), FileLock(left, blocking=False):
             _delete(left.with_suffix(""), left)

@@ -85,6 +85,7 @@ class AllPairs:
 
 def score_pairs(recipe: Recipe, run: Path, pairs: Sequence[Pair]) -> dict[str, Prediction]:
     """Scores of pairs by the judge of a run, by id; pairs whose audio cannot be used are left out."""
+    # A recipe for the CPU is scored there too, also where there is a GPU
     device = "cpu" if recipe.trainer.get("accelerator") == "cpu" else None
     store = None if recipe.cache.folder is None else DiskStore(Path(recipe.cache.folder))
     scorer = Predictor(placed(load_any(run), device), recipe.data.eval_batch_size, store=store)
@@ -102,6 +103,7 @@ def write_scores(file: Path, scores: Mapping[str, Prediction], dimensions: Seque
             rows["score"].append(prediction.score[column].item())
             if prediction.deviation is not None:
                 rows.setdefault("uncertainty", []).append(prediction.deviation[column].item())
+    # Whole or not at all: where this file is, its run counts as finished
     replace_file(file, lambda path: pd.DataFrame(rows).to_csv(path, index=False))
 
 
@@ -128,6 +130,7 @@ def is_ahead(pairs: AllPairs, adapted: Mapping[str, Prediction], probe: Mapping[
     """
     (before, now), human, groups = _compared(pairs, probe, adapted)
     means = [_mean_spearman(scores, human) for scores in (before, now)]
+    # Both methods are measured on the same draws: what varies is their difference
     draws = Resamples.draw(groups, RESAMPLES, seed)
     leads = draws.draws(
         lambda items: _mean_spearman(now[items], human[items]) - _mean_spearman(before[items], human[items])

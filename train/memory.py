@@ -234,10 +234,14 @@ def _fused_attention() -> Iterator[None]:
 class _FusedKernel(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        rows = (max(len(query), len(key)), *query.shape[1:-1])  # one query may be broadcast over many keys
+        # Fused kernels keep the output and one number for each row of scores, from which the backward pass computes
+        # the scores again
+        # One query may be broadcast over many keys
+        rows = (max(len(query), len(key)), *query.shape[1:-1])
         output = query.new_empty(*rows, value.shape[-1])
         sums = query.new_empty(rows, dtype=torch.float32)
-        bias = None if mask is None else query.new_empty(mask.shape)  # kernels take it as additive numbers
+        # Kernels take a mask as numbers that are added to the scores
+        bias = None if mask is None else query.new_empty(mask.shape)
         ctx.save_for_backward(query, key, value, output, sums, *([] if bias is None else [bias]))
         return output
 

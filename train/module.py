@@ -73,7 +73,8 @@ class JudgeModule(L.LightningModule):
         super().__init__()
         self.judge, self.objective, self.collate, self.raters = judge, objective, collate, raters
         self._settings = settings
-        self.strict_loading = False  # checkpoints hold no frozen weights; on_load_checkpoint is strict about the rest
+        # Checkpoints hold no frozen weights; `on_load_checkpoint` is strict about the rest
+        self.strict_loading = False
         self._agreement: dict[str, Agreement] = {}
         self._validated = -1  # step of the last validation
         self._start: np.ndarray | None = None  # scores of the validation split at the probe
@@ -85,6 +86,7 @@ class JudgeModule(L.LightningModule):
 
     def forget_shapes(self) -> None:
         """Expect checkpoints of the weights that there are now."""
+        # On the meta device only shapes are kept, and no second copy of the weights
         self._shapes = {name: weight.detach().to("meta") for name, weight in kept(self).items()}
 
     @property
@@ -96,6 +98,7 @@ class JudgeModule(L.LightningModule):
 
     def configure_model(self) -> None:
         """Shard the weights where the strategy does not do that itself."""
+        # Lightning calls this hook again for `validate` after `fit`
         if isinstance(self.trainer.strategy, ShardedStrategy) and not isinstance(self.judge, FSDPModule):
             shard(self.judge, [] if self.raters is None else [self.raters], self.trainer.strategy.shards)
 
@@ -163,6 +166,7 @@ class JudgeModule(L.LightningModule):
             if agreement.spearman is None and self.global_rank == 0:
                 say(f"validation: no Spearman for {name}: {agreement.reason}")
             spearman = math.nan if agreement.spearman is None else agreement.spearman
+            # Nothing is averaged over ranks: each has the same value, and its own callbacks read it
             self.log(f"val_spearman/{name}", spearman, rank_zero_only=False, sync_dist=False)
             if agreement.preferences_met is not None:
                 self.log(f"val_preferences_met/{name}", agreement.preferences_met, sync_dist=False)
@@ -178,6 +182,7 @@ class JudgeModule(L.LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW with linear warm-up and cosine decay; no weight decay on biases and norms."""
+        # The size of batches decides how many steps there are, which the schedule needs
         if self.data.settings.batch_tokens == "auto":
             self._find_batch_tokens()
         trained, settings = self._trained(), self._settings
@@ -210,6 +215,8 @@ class JudgeModule(L.LightningModule):
         """
         data, least = self.data, self.data.longest_item()
 
+        # accelerate 1.15 takes 10 % less after each failure. The first try is as many pairs as the recipe asks for,
+        # each as long as the longest
         @find_executable_batch_size(starting_batch_size=data.settings.batch_size * least)
         def try_step(tokens: int) -> int:
             if tokens < least:
@@ -217,6 +224,7 @@ class JudgeModule(L.LightningModule):
                     f"data.batch_tokens auto: one item has {least} tokens, for which {self.device} has no memory; "
                     "expected gradient_checkpointing true, shorter clips, or fewer layers (judge.depth)"
                 )
+            # A failed try has left gradients, which would take memory in this one
             self.zero_grad()
             on_gpu = self.device.type == "cuda"
             if on_gpu:
@@ -227,7 +235,8 @@ class JudgeModule(L.LightningModule):
                     terms = self.objective.terms(self._predict(batch), batch.labels)
                 torch.stack(list(terms.values())).sum().backward()
             except RuntimeError as error:
-                if ran_out_of_memory(error):  # accelerate does not recognise the message of cuBLAS
+                # accelerate does not recognise the message of cuBLAS
+                if ran_out_of_memory(error):
                     raise torch.OutOfMemoryError("CUDA out of memory.") from None
                 raise
             if on_gpu:  # AdamW allocates its moments in the first step
@@ -255,7 +264,8 @@ class JudgeModule(L.LightningModule):
             algorithm = GradClipAlgorithmType(algorithm or "norm")
             Precision.clip_gradients(precision, optimizer, gradient_clip_val or 0.0, algorithm)
         else:
-            self.clip_gradients(optimizer, gradient_clip_val, algorithm)  # DeepSpeed does it in its own step
+            # DeepSpeed clips in its own step
+            self.clip_gradients(optimizer, gradient_clip_val, algorithm)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what is trained; leave out the frozen backbone but say which it was."""
@@ -284,6 +294,7 @@ class JudgeModule(L.LightningModule):
         provenance = checkpoint["description"]["provenance"]
         self._start = checkpoint["start"].numpy() if "start" in checkpoint else None
         self.added = provenance["start"]
+        # A checkpoint that is saved again before the next validation says the same of its agreement
         self._agreement = {
             name: Agreement(value, None, provenance["preferences_met"].get(name))
             for name, value in provenance["validation"].items()
@@ -372,6 +383,7 @@ class FillCache(Callback):
         assert isinstance(pl_module, JudgeModule)
         data, features = pl_module.data, pl_module.collate.features
         if features is not None:
+            # Pairs of comparisons need not be among the rated ones
             compared = [pair for item in data.items.comparisons for pair in (item.chosen, item.rejected)]
             pairs = [*data.train.pairs, *compared, *data.validation.pairs]
             features.prepare(pairs, trainer.precision_plugin.forward_context, (trainer.local_rank, trainer.num_devices))

@@ -72,9 +72,11 @@ class Objective(nn.Module):
         for name, value in values.items():
             if not 0 <= value < float("inf"):
                 raise UserError(f"objective.losses.{name} {value:g}; expected 0 or more")
+        # A recipe need not name a loss on ratings: each head has one that it was made for
         if not any(value for name, value in values.items() if name not in _OF_COMPARISONS):
             values[OWN_LOSS[head]] = 1.0
         self.weights = {name: value for name, value in values.items() if value}
+        # Comparisons alone leave the level of the scores open
         if "bradley_terry" in self.weights:
             self.weights["centring"] = _CENTRING
         for name in self.weights:
@@ -92,6 +94,7 @@ class Objective(nn.Module):
         self.settings = settings
         self._range = ScaleRange(dimensions)
         self._better = nn.Buffer(directions(dimensions), persistent=False)
+        # Scales of fewer steps are padded to the longest one; the mask leaves out what they do not have
         widths = [1 if d.step is None else d.steps for d in dimensions]
         self._exists = nn.Buffer(torch.arange(max(widths)) < torch.tensor(widths)[:, None], persistent=False)
 
@@ -175,6 +178,7 @@ class RaterEmbedding(nn.Module):
             IndexError: If a position is beyond the raters (on a CPU; on a GPU the kernel fails).
         """
         with torch.autocast(pooled.device.type, enabled=False):
+            # -1 is no row of the table: row 0 is read in its place, and replaced by zeros below
             centred = functional.embedding(rater.clamp(min=0), self.embedding) - self.share @ self.embedding
             centred = torch.where((rater >= 0)[:, None], centred, 0)
             return pooled * (1 + self.scale(centred)) + self.shift(centred)

@@ -102,7 +102,8 @@ class FitProbe(Callback):
         """Standardise what the head reads, fit it, and say in the checkpoint what was fitted."""
         assert isinstance(pl_module, JudgeModule)
         with standardised_reader(trainer, pl_module) as (reader, pairs):
-            linear = shards_weights(trainer)  # a kernel's head has another size than the one that was sharded
+            # A kernel's head has another size than the one that was sharded
+            linear = shards_weights(trainer)
             solution = closed_form(trainer, reader, pairs, linear, self._least_landmarks, self.solve)
             if solution is not None:
                 pl_module.probe = solution.in_words(pl_module.data.dimensions)

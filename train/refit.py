@@ -61,6 +61,7 @@ def refit_probe(
         UserError: As `train_probe`, or if no pair has scores.
     """
     folder = begin_anew(recipe, text)
+    # All pairs are those of the validation split as well, since the given scores stand in for one (`measure`)
     data = PairDataModule(recipe.data, seed=recipe.seed, parts=RunPairs(pairs, pairs))
     check_strategy(recipe)
     leaving_out = _FitLeavingOut()
@@ -75,6 +76,7 @@ def refit_probe(
     )
     read_data(data, given)
     check_probe(recipe, data)
+    # The rest is as in `train_probe`, without its validation
     judge = build_judge(recipe, BuiltSettings.of(without_adapters(recipe.judge)), data, trainer)
     with build_module(recipe, folder, judge, data, trainer) as module:
         module.refit = True
@@ -105,6 +107,7 @@ def refit_lora(
     Raises:
         UserError: As `train_lora`, or if no pair has scores.
     """
+    # The steps are those of `train_lora`; comments stand where they differ
     folder, resumed = begin_or_resume(recipe, text)
     data = PairDataModule(
         resumed.reading(recipe.data), seed=recipe.seed, start=resumed.position, parts=RunPairs(pairs, pairs)
@@ -125,6 +128,7 @@ def refit_lora(
     check_labels(recipe, data)
     judge = build_judge(recipe, resumed.judge(BuiltSettings.of(recipe.judge)), data, trainer)
     with build_module(recipe, folder, judge, data, trainer) as module:
+        # What training adds cannot be measured on pairs that it has seen: it is taken from the runs that left pairs out
         module.refit, module.added = True, added
         trainer.fit(module, data, ckpt_path=resumed.checkpoint, weights_only=True)
         _keep_as_best(trainer, module, folder, scores)

@@ -125,7 +125,8 @@ def begin_or_resume(recipe: Recipe, text: str) -> tuple[Path, Resumed]:
     """
     folder = run_folder(recipe)
     checkpoint = starting_point(folder, recipe.resume)
-    if checkpoint is not None:  # before `config.yaml` is replaced, with which the settings are compared
+    # Once the new recipe is written, there is nothing left to compare the settings with
+    if checkpoint is not None:
         check_same_settings(folder, text)
     _write_recipe(folder, text, recipe.seed)
     return folder, Resumed() if checkpoint is None else _resumed_from(checkpoint)
@@ -163,6 +164,7 @@ class Resumed:
 def _resumed_from(checkpoint: Path) -> Resumed:
     """Read that state from a checkpoint."""
     content = read_checkpoint(checkpoint)
+    # The head must have the size of its kernel before Lightning copies weights into it
     saved = parse(checkpoint, content["description"]).settings.head_input
     return Resumed(
         checkpoint,
@@ -178,10 +180,12 @@ def _resumed_from(checkpoint: Path) -> Resumed:
 
 def selection_callbacks(recipe: Recipe, run: Path) -> list[Callback]:
     """Keep the checkpoint of best agreement, and stop early."""
+    # With a version counter, a second save would become best-v1.ckpt beside the first
     best = ModelCheckpoint(
         run / CHECKPOINTS, filename="best", monitor=MONITOR, mode="max", enable_version_counter=False
     )
     # not strict: max_steps may end an epoch before its validation
+    # `check_finite`: agreement is NaN while all scores are equal, which is no reason to stop
     early = EarlyStopping(MONITOR, mode="max", patience=recipe.patience, check_finite=False, strict=False)
     return [best, early]
 
@@ -212,7 +216,9 @@ def build_trainer(
     """
     arguments = {**recipe.trainer, **(changed or {})}
     if recipe.profile:
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it logs an error on a machine without a GPU
+        # Kineto logs an error on a machine without a GPU
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        # torch warns that only the last cycle is reported, unless `acc_events` is set
         a_few_steps = torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)
         arguments["profiler"] = PyTorchProfiler(run / "profile", "summary", schedule=a_few_steps, acc_events=True)
     logger, folder = arguments.pop("logger", None), run / CHECKPOINTS
@@ -220,6 +226,7 @@ def build_trainer(
         CSVLogger(run / "logs", name="csv"),  # a new version for each start: it would delete an earlier file
         TensorBoardLogger(run, name="logs", version="tensorboard"),
     ]
+    # A bar that redraws itself would fill the log of a batch job: there, lines are printed
     shown, terminal = arguments.pop("enable_progress_bar", None) is not False, Console(stderr=True).is_terminal
     pictures = []
     if logger is not False:
@@ -230,6 +237,7 @@ def build_trainer(
         trainer = L.Trainer(
             **arguments,
             logger=loggers if logger in (None, True) else logger,
+            # Lightning calls them in this order, except that those that keep checkpoints come last
             callbacks=[
                 *stopping,
                 ModelCheckpoint(folder, filename="last", enable_version_counter=False),
@@ -249,6 +257,7 @@ def build_trainer(
             num_sanity_val_steps=0,
             plugins=[AtomicCheckpoints(), *started_by()],
         )
+    # Lightning 2.6 sets its handlers in every run, and has no option against it
     trainer._signal_connector.register_signal_handlers = no_handlers
     if one_process and trainer.world_size > 1:
         raise UserError(
@@ -316,6 +325,7 @@ def build_judge(recipe: Recipe, settings: BuiltSettings, data: PairDataModule, t
     Raises:
         UserError: If the backbone cannot be loaded, or its layers not be computed again.
     """
+    # Where weights are sharded, `shard` converts them layer by layer: no process holds all of them in float32
     judge = EmpathyJudge(settings, data.dimensions, deferred=isinstance(trainer.strategy, ShardedStrategy))
     judge.head.start_at(data.mean_ratings().to(judge.device))
     if recipe.gradient_checkpointing and not recompute_activations(judge.network):
@@ -340,6 +350,7 @@ def build_module(
     if size := recipe.objective.rater_embedding:
         raters = RaterEmbedding(data.train.rater_counts, judge.head_input.size, size)
     _print_parts(judge, raters, recipe, data)
+    # A cache of the user's stays for later runs; one in a temporary folder goes with this run
     with ExitStack() as until_the_end:
         features = None
         if (what := recipe.cache.what) not in ("none", "auto"):  # the parser has resolved "auto"
@@ -393,7 +404,8 @@ def check_best(run: Path) -> dict[str, Any]:
         )
     # Lightning keeps a first checkpoint although the value it watches is NaN
     checkpoint = read_checkpoint(path)
-    barrier()  # waits until all have read it
+    # The file may be deleted below: all processes must have read it before
+    barrier()
     if math.isnan(checkpoint["agreement"]):
         path.unlink(missing_ok=True)
         raise UserError(f"{run}: no best checkpoint: agreement on the validation split was undefined after every epoch")
@@ -412,6 +424,7 @@ def calibrate(run: Path, checkpoint: dict[str, Any], judge: EmpathyJudge, data: 
     try:
         if "validation" not in checkpoint:
             raise UserError(f"{run}: its best checkpoint has no scores; `empathy-judge calibrate` scores anew")
+        # `judge` has the weights of the last step, and the calibration belongs to those of the checkpoint
         trained = {key: value for key, value in checkpoint["state_dict"].items() if key.startswith("judge.")}
         predictions = Prediction.kept(*(checkpoint["validation"][key].float() for key in ("score", "deviation"))).each()
         judged = {

@@ -66,7 +66,8 @@ class StartAtProbe(Callback):
             # adapters move the states of the language model, which are therefore read, also where the probe leaves
             # them out
             put_head_at(module, solution, beside=True)
-            if solution.landmarks is not None:  # the optimizer holds the weights of the earlier head
+            # The optimizer holds the weights of the earlier head
+            if solution.landmarks is not None:
                 trainer.strategy.setup_optimizers(trainer)
         return True
 
@@ -130,6 +131,7 @@ def closed_form(
         The solution. None, and a line that says why, where the head cannot begin there.
     """
     data = reader.module.data
+    # DeepSpeed trains copies of the weights, which what is put into the head would not reach
     if isinstance(trainer.strategy, ZeroStrategy):
         return _say_where_it_starts("DeepSpeed keeps a copy of its own")
     if data.shares[0]:
@@ -198,6 +200,7 @@ def _rated(pairs: Sequence[Pair], data: PairDataModule) -> Rated:
     scores, weights = data.train.scores.double().numpy(), data.train.weights.double().numpy()
     row_of = {pair.pair_id: row for row, pair in enumerate(pairs)}
     rows = [row_of[pair.pair_id] for pair in data.train.pairs]
+    # `add.at`, since a pair with several ratings comes several times; plain indexing would keep the last one
     sums, counts = np.zeros((len(pairs), scores.shape[1])), np.zeros((len(pairs), scores.shape[1]))
     np.add.at(sums, rows, np.nan_to_num(scores) * weights)
     np.add.at(counts, rows, np.where(np.isnan(scores), 0, weights))
@@ -244,6 +247,7 @@ def put_head_at(module: JudgeModule, solution: Solution, *, beside: bool) -> Non
         compare_as(judge, solution, beside)
         if beside:  # weights of the language model's states begin at 0
             solution = replace(solution, weights=np.pad(solution.weights, ((0, judge.backbone.hidden_size), (0, 0))))
+        # The head has another size than when the module was made
         module.forget_shapes()
     head = head_at(judge, solution, module.data.mean_ratings())
     with torch.no_grad():

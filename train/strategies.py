@@ -94,6 +94,7 @@ class ShardedStrategy(ModelParallelStrategy):
 
     def setup_environment(self) -> None:
         """Set up processes, and the mesh that `JudgeModule.configure_model` shards over."""
+        # Left to "auto", Lightning makes the devices of a machine one tensor-parallel group
         self._data_parallel_size, self._tensor_parallel_size = self.num_nodes * self.num_processes, 1
         super().setup_environment()
         kind = self.root_device.type
@@ -109,7 +110,8 @@ class ShardedStrategy(ModelParallelStrategy):
         assert self.lightning_module is not None
         for module in self.lightning_module.modules():
             if isinstance(module, FSDPModule):
-                module.reshard()  # after validation some weights are whole tensors that the optimizer does not know
+                # After validation some weights are whole tensors that the optimizer does not know
+                module.reshard()
         return {name: whole(weight) for name, weight in kept(self.lightning_module).items()}
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -219,7 +221,8 @@ class ZeroStrategy(DeepSpeedStrategy):
 
     def _init_optimizers(self) -> Any:
         optimizer, schedule = super()._init_optimizers()
-        self._groups = [list(group["params"]) for group in optimizer.param_groups]  # DeepSpeed puts flat ones there
+        # DeepSpeed puts flat weights there, one for each group
+        self._groups = [list(group["params"]) for group in optimizer.param_groups]
         return optimizer, schedule
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
@@ -230,7 +233,8 @@ class ZeroStrategy(DeepSpeedStrategy):
     def _whole(self, weight: Tensor) -> Tensor:
         from deepspeed.utils import safe_get_full_fp32_param  # pyright: ignore[reportMissingImports]
 
-        if self.stage == 2 or not weight.requires_grad:  # the scale of features is a buffer, which nothing shards
+        # Stage 2 leaves weights whole. The scale of features is a buffer, which nothing shards
+        if self.stage == 2 or not weight.requires_grad:
             return weight.detach()
         full = safe_get_full_fp32_param(weight)
         assert full is not None
@@ -242,6 +246,7 @@ class ZeroStrategy(DeepSpeedStrategy):
 
         inner: Any = self._adamw
         self._link_states()
+        # AdamW has no states before its first step. All weights have taken the same number of steps
         steps = [values["step"] for values in inner.state.values()]
         numbers, groups, state = iter(range(sum(map(len, self._groups)))), [], {}
         for group, options in zip(self._groups, inner.param_groups, strict=True):
@@ -360,7 +365,8 @@ def check_accelerator(recipe: Recipe) -> None:
             "or --trainer.accelerator cpu"
         )
     first: bool = rank_zero_only.rank == 0  # pyright: ignore[reportFunctionMemberAccess]
-    if first and wanted == "cpu" and there and recipe.judge.backbone != NANO:  # which is made for CPUs
+    # Nano is made for CPUs: with it, an idle GPU is no mistake
+    if first and wanted == "cpu" and there and recipe.judge.backbone != NANO:
         say("the GPU of this machine stays idle: the recipe has trainer.accelerator cpu")
 
 

@@ -93,7 +93,8 @@ class ProgressLines(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count steps of the optimizer from here."""
-        steps = trainer.estimated_stepping_batches  # infinite where only a person ends training
+        # Infinite where only a person ends training
+        steps = trainer.estimated_stepping_batches
         quiet = not trainer.is_global_zero or steps == float("inf")
         self._training = ProgressBar("training", 0 if quiet else int(steps), trainer.global_step, quiet)
 
@@ -202,7 +203,8 @@ def memory_bytes(device: torch.device) -> float:
     """Peak memory of this process: GPU memory of torch's allocator, on a CPU resident main memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    if _STATUS.is_file():  # Linux, whose `getrusage` also counts the program that started this one
+    # Linux, whose `getrusage` also counts the program that started this one
+    if _STATUS.is_file():
         return float(_STATUS.read_text().partition("VmHWM:")[2].split()[0]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 

@@ -97,7 +97,8 @@ class Resamples:
         left_out = min(n_groups, _JACKKNIFE_ROWS) if interval == "bca" and resamples else 0
         counts = np.ones((resamples + left_out, n_groups), np.float32)  # exact, and half the memory
         ends = np.cumsum(sizes)
-        for row in counts[:resamples]:  # far faster than a multinomial where there are many groups
+        # Far faster than a multinomial where there are many groups
+        for row in counts[:resamples]:
             for end, size in zip(ends, sizes, strict=True):
                 row[end - size : end] = np.bincount(rng.integers(size, size=size), minlength=size)
         if left_out:
@@ -134,6 +135,7 @@ class Resamples:
         positions = np.arange(len(self.codes))
         if len(positions) == 0:
             return np.full(len(self.counts), np.nan)
+        # Called once on all items, to learn the shape of what it returns
         values = np.full((len(self.counts), *np.shape(function(positions))), np.nan)
         for row, counts in enumerate(self.counts):
             items = np.repeat(positions, counts[self.codes].astype(np.intp))
@@ -185,6 +187,7 @@ def estimate(
 
 def spearmans(scores: Sequence[np.ndarray], human: np.ndarray, resamples: Resamples) -> list[Statistic]:
     """`estimate` of Spearman for several finite scores of the same n items, with the same human scores: far faster."""
+    # The order and the ranks of people's scores are computed once for all judges
     draws = spearman_draws(np.stack(scores), human, resamples.codes, resamples.counts)
     return [
         with_interval(estimate(spearman, score, human), drawn, resamples, correlation=True)
@@ -283,6 +286,7 @@ def with_interval(
     value = point.value
     if value is None or len(drawn) == 0:
         return point
+    # Kept also where there is no interval: a difference of two statistics may have one
     point = replace(point, draws=draws)
     if resamples.n_groups < MIN_GROUPS:
         return replace(
@@ -328,6 +332,7 @@ def t_interval(point: Statistic, variance: float, freedom: float, ratings: float
     half = float(stats.t.ppf(PERCENTILES[1] / 100, max(1.0, freedom))) * math.sqrt(variance)
     if half == 0:
         return replace(point, low=value, high=value)
+    # The bound keeps `exp` finite; far below it the upper end is 1
     scaled = np.exp(2 * np.minimum(fisher_z(value, ratings) + np.array([-half, half]), 300.0))
     low, high = (scaled - 1) / (scaled + ratings - 1)
     # The value itself may lie beyond the ends of the scale
@@ -365,6 +370,7 @@ def bca_percentiles(value: float, drawn: np.ndarray, left_out: np.ndarray) -> tu
     # Draws that equal the value count half; an end of 0 or 1 would send the interval to infinity.
     below = ((drawn < value).sum() + 0.5 * (drawn == value).sum()) / len(drawn)
     bias = stats.norm.ppf(np.clip(below, 1 / (len(drawn) + 1), len(drawn) / (len(drawn) + 1)))
+    # Where nothing is defined with a group left out, there is no acceleration: the interval only corrects the bias
     deviations = np.nanmean(left_out) - left_out[~np.isnan(left_out)] if np.isfinite(left_out).any() else np.zeros(1)
     spread = (deviations**2).sum() ** 1.5
     acceleration = (deviations**3).sum() / (6 * spread) if spread > 0 else 0.0

@@ -70,7 +70,8 @@ def calibration_error(score: np.ndarray, human: np.ndarray) -> float:
 
 def expected_calibration_error(score: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
     """`calibration_error` with its interval; `resamples` are draws over the same n items."""
-    order = np.argsort(score, kind="stable")  # drawn items are then sorted, too, which saves most of the time
+    # Drawn items are then sorted, too, which saves most of the time
+    order = np.argsort(score, kind="stable")
     return estimate(calibration_error, score[order], human[order], resamples=resamples.select(order))
 
 
@@ -93,6 +94,7 @@ def _bin_of(score: np.ndarray, bins: int = BINS) -> np.ndarray:
     order = np.argsort(score, kind="stable")
     apart = np.diff(score[order], prepend=-np.inf) > CONSTANT_TOLERANCE * np.abs(score).max()
     starts = np.flatnonzero(apart)
+    # Tied items share the bin of their middle rank
     middle = (starts + np.append(starts[1:], len(score))) / 2
     bin_numbers = np.empty(len(score), dtype=np.intp)
     bin_numbers[order] = np.minimum(middle * bins // len(score), bins - 1)[np.cumsum(apart) - 1]
@@ -150,6 +152,7 @@ def scale_use(
 
 def _sd(values: np.ndarray) -> float:
     """Standard deviation over n; exactly 0 for equal values."""
+    # The mean of equal values may be off by rounding, and their deviation then above 0
     return float((values - values[0]).std())
 
 
@@ -213,6 +216,7 @@ def mapped_scores(
 def _mapped(mapping: MappingKind, x: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
     """New scores by the mapping that is fitted on judge scores x and human scores y."""
     if mapping == "linear":
+        # A constant judge has no slope: everything is mapped to the mean
         slope = np.nan_to_num(calibration_line(x, y)[0])
         return y.mean() + slope * (new - x.mean())
     distinct, code, times = np.unique(x, return_inverse=True, return_counts=True)

@@ -59,6 +59,7 @@ def icc(table: RatingTable, resamples: Resamples) -> dict[Form, Statistic]:
         for form, value in _forms(components).items()
     }
     seen = resamples.select(table.shared())
+    # F intervals hold for independent items and a full table alone
     if panel.complete and seen.n_groups == panel.n_items:
         return _with_f_intervals(points, components, panel)
     return _bootstrapped(points, panel, seen)
@@ -112,6 +113,7 @@ class _Panel:
         item_positions, items = np.unique(table.items[shared], return_inverse=True)
         rater_positions, raters = np.unique(table.raters[shared], return_inverse=True)
         scores = table.scores[shared]
+        # Nothing depends on the mean, and differences of sums of squares would lose digits with it
         scores = scores - scores.mean() if len(scores) else scores
         self.n_items, self.n_raters = len(item_positions), len(rater_positions)
         self.complete = len(scores) == self.n_items * self.n_raters
@@ -119,6 +121,7 @@ class _Panel:
         self._sums = np.bincount(items, weights=scores, minlength=self.n_items)
         self._squares = np.bincount(items, weights=scores**2, minlength=self.n_items)
         shape = (self.n_raters, self.n_items)
+        # Sums by rater for any weights of the items, so that a resample needs no ratings anew
         self._scores = sparse.csr_array((scores, (raters, items)), shape=shape)
         self._rated = sparse.csr_array((np.ones(len(items)), (raters, items)), shape=shape)
         names = tuple(table.rater_ids[position] for position in rater_positions)
@@ -156,6 +159,7 @@ class _Panel:
         """Sum of squares that the raters explain beyond the items."""
         if self.complete:
             return float((rater_sums**2 / of_rater).sum() - rater_sums.sum() ** 2 / of_rater.sum())
+        # The items are eliminated from the normal equations: what is left has a row for each rater
         deviations = rater_sums - self._rated @ (weights * (self._sums / self.sizes))
         shared = (self._rated * (weights / self.sizes)) @ self._rated.T
         equations = np.diag(of_rater) - shared.toarray()
@@ -194,6 +198,7 @@ def _with_f_intervals(points: dict[Form, Statistic], components: _Components, pa
     }
     result = {}
     for form, point in points.items():
+        # The fifth character of a form is its model: 1, A or C
         ends = limits[form[4]]
         if point.value is None:
             pass

@@ -117,6 +117,7 @@ def held_out(score: np.ndarray, table: RatingTable, resamples: Resamples) -> Hel
     """
     targets = table.others_mean()
     usable = ~np.isnan(targets) & ~np.isnan(score[table.items])
+    # One pass for all columns of `HeldOut`: every group once, the resamples, the halves
     observed = np.ones((1, resamples.counts.shape[1]), np.float32)
     counts = np.concatenate([observed, resamples.counts, halvings(resamples)])
     raters, left_out, used = [], {}, []
@@ -134,6 +135,7 @@ def held_out(score: np.ndarray, table: RatingTable, resamples: Resamples) -> Hel
         if np.isnan(correlations[:, 0]).any():
             left_out[rater_id] = "this rater, the judge or the mean of the others is constant"
             continue
+        # Judge and rater are compared on the same draws: where one is undefined, neither counts
         undefined = np.isnan(correlations).any(axis=0)
         weights = counts @ np.bincount(codes, minlength=counts.shape[1])
         raters.append(rater_id)
@@ -259,8 +261,10 @@ def _spread(found: HeldOut, share: np.ndarray, resamples: Resamples) -> _Spread 
     defined = weights.sum(axis=0) > 0
     if (~defined).sum() > MAX_UNDEFINED * len(defined):
         return f"undefined in {(~defined).sum()} of {counted(len(defined), 'resample')}"
+    # From the items: how judge and raters vary together over the draws
     sums = [(np.nan_to_num(values[:, drawn]) * weights).sum(axis=0) for values in (found.judge, found.rater)]
     items = np.cov(np.stack(sums)[:, defined] / weights.sum(axis=0)[defined]) * groups / (groups - 1)
+    # From the raters: by how much they differ in one half of the groups and again in the other
     halved = (found.judge - found.rater)[:, -2 * HALVINGS :]
     covariances = [_covariance(halved[:, h], halved[:, h + 1], share) for h in range(0, 2 * HALVINGS, 2)]
     if np.isnan(covariances).all():
@@ -271,6 +275,7 @@ def _spread(found: HeldOut, share: np.ndarray, resamples: Resamples) -> _Spread 
     total, observed = of_items + of_raters, (found.judge - found.rater)[:, 0]
     with_chance = _covariance(observed, observed, share) * (1 + concentration)
     for_freedom = max(of_raters, min(with_chance, total) / 2)  # of_raters may be 0 by chance
+    # Satterthwaite: as many degrees of freedom as a single variance of this precision would have
     squares = of_items**2 / (groups - 1) + for_freedom**2 / (1 / concentration - 1)
     freedom = max(1.0, total**2 / squares) if squares > 0 else groups - 1.0
     return _Spread(items, of_raters, freedom)
@@ -287,6 +292,7 @@ def _covariance(first: np.ndarray, second: np.ndarray, share: np.ndarray) -> flo
 
 def _fieller(ratio: Statistic, judge: float, rater: float, spread: _Spread, half: float) -> Statistic:
     """Adds the interval: all t with |judge - t rater| <= half x its standard error, where it has two ends."""
+    # The condition is a t^2 - 2 b t + c <= 0; only where a > 0 do its solutions lie between two ends
     a = rater**2 - half**2 * spread.items[1, 1]
     b = judge * rater - half**2 * spread.items[0, 1]
     c = judge**2 - half**2 * (spread.items[0, 0] + spread.raters)

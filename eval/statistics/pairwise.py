@@ -77,6 +77,7 @@ def item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed:
         counts = np.concatenate([counts, seen.counts])
     surplus, ordered, agreeing = pair_sums(x, y, seen.codes, counts, rule)
     sizes = np.bincount(seen.codes, minlength=counts.shape[1])
+    # All pairs of drawn items, less those of an item with itself or its own copies
     drawn = ((counts @ sizes) ** 2 - counts**2 @ sizes) / 2
 
     def found(above: np.ndarray, below: np.ndarray) -> Statistic:
@@ -115,6 +116,7 @@ def tie_calibration(score: np.ndarray, human: np.ndarray, seed: int = 0) -> tupl
         reason = f"epsilon chosen on {len(part)} random items of {n}: at most {CALIBRATED_PAIRS} pairs are compared"
         score, human = score[part], human[part]
     order = np.argsort(score, kind="stable")
+    # With sorted scores all differences are 0 or above, and each pair comes once
     low, high = np.triu_indices(len(order), 1)
     difference, apart = score[order[high]] - score[order[low]], human[order[high]] - human[order[low]]
     # Tying a pair gains it where people tie it, and loses it where both sides order it alike; else nothing changes
@@ -201,6 +203,7 @@ def within_groups(
         values.append(value)
         chances.append(chance(y))
         seen = resamples.select(group)
+        # The group is drawn as a whole: its value stays, only how often it counts changes
         if (seen.codes == seen.codes[0]).all():
             times = seen.counts[:, seen.codes[0]].astype(np.float64)
             total += times * value
@@ -212,6 +215,7 @@ def within_groups(
     if not used:
         reason = point.reason or f"no group is left: {too_small} too small, {constant} constant"
         return GroupLevel(replace(point, reason=reason), 0, too_small, constant, None)
+    # Clusters whose groups have no value must not count towards `MIN_GROUPS`
     members = np.concatenate(used)
     point = replace(point, value=float(np.mean(values)), n=len(members))
     with np.errstate(divide="ignore", invalid="ignore"):

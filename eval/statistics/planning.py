@@ -40,6 +40,7 @@ def components(table: RatingTable, groups: Sequence[str]) -> Components:
     quality = fit_rater_model(table).items
     rated = np.flatnonzero(table.counts)
     between, _ = _between_groups(quality[rated], np.asarray(groups, dtype=str)[rated], 1)
+    # Both are estimates, but the part of groups cannot be larger than that of all items
     group = min(max(between, 0.0), max(items, 0.0))
     return Components(group, max(items - group, 0.0), max(rater, 0.0), residual)
 
@@ -87,6 +88,7 @@ def design_effect(
     total = float(values @ values) / (len(values) - 1)
     if systems is not None:
         codes = np.unique(np.asarray(systems, dtype=str), return_inverse=True)[1]
+        # Systems stay the same in further groups: what differs between them is no chance of the groups
         values = values - (np.bincount(codes, weights=values) / np.bincount(codes))[codes]
         fitted = int(codes.max()) + 1
     freedom = len(values) - fitted
@@ -113,6 +115,7 @@ def _between_groups(values: np.ndarray, groups: np.ndarray, fitted: int) -> tupl
     means = np.bincount(codes, weights=values) / sizes
     among = float(sizes @ means**2) / (count - 1)
     within = float(np.square(values - means[codes]).sum()) / freedom
+    # The size of equal groups with the same expected mean square between groups
     size = (n - (sizes**2).sum() / n) / (count - 1)
     p = float(stats.f.sf(among / within, count - 1, freedom)) if within > 0 else 0.0
     return (among - within) / size, p

@@ -83,6 +83,7 @@ def spearman_draws(scores: np.ndarray, human: np.ndarray, groups: np.ndarray, co
 
     def compute(start: int) -> None:
         rows = slice(start, start + _ROWS)
+        # A column for each resample: sums over items then run along whole rows of memory
         weights = np.ascontiguousarray(counts[rows].T, dtype=np.float64)  # (groups, rows)
         total, squared = sizes @ weights, weights * weights
         untied_squares = _squares(sizes @ (squared * weights - weights), total)
@@ -99,6 +100,7 @@ def spearman_draws(scores: np.ndarray, human: np.ndarray, groups: np.ndarray, co
             np.divide(covariance, np.sqrt(squares), out=correlations[index, rows], where=defined)
 
     starts = range(0, len(counts), _ROWS)
+    # Starting threads would take longer than such a small computation
     if len(starts) * len(human) < 1_000_000:
         for start in starts:
             compute(start)
@@ -182,6 +184,7 @@ def pair_sums(x: np.ndarray, y: np.ndarray, groups: np.ndarray, counts: np.ndarr
         counts: Shape (resamples, groups), how often each group was drawn.
         rule: Applied to each pair.
     """
+    # Items of one group stand together, so that the pairs of two groups fill a rectangle
     order = np.argsort(groups, kind="stable")
     x, y, groups = x[order], y[order], groups[order]
     present, starts = np.unique(groups, return_index=True)

@@ -109,6 +109,7 @@ def rater_report(
 def _spread(compared: np.ndarray, unbiased: RatingTable, position: int, items: np.ndarray) -> float | None:
     if len(items) < MIN_RATER_ITEMS or is_constant(compared):
         return None
+    # Only items that this rater rated: others may be more, or less, alike
     theirs = np.isin(unbiased.items, items) & (unbiased.raters != position)
     scores, weights = unbiased.scores[theirs], 1 / (unbiased.counts[unbiased.items[theirs]] - 1)
     mean = np.average(scores, weights=weights)
@@ -147,11 +148,13 @@ def _duplicates(table: RatingTable) -> dict[int, list[str]]:
     enough = pairs.data >= MIN_DUPLICATE_ITEMS
     alike = enough & (equals >= DUPLICATE_SHARE * pairs.data)
     for a, b, n, hits in zip(first[alike], second[alike], pairs.data[alike], equals[alike], strict=True):
+        # What is usual for these two is seen in what they share with all others
         rest = in_common[a] + in_common[b] - 2 * n
         if rest == 0:
             continue
         # One hit and one miss are added (Laplace): a panel that never agreed exactly still might once
         usual = (same[a] + same[b] - 2 * hits + 1) / (rest + 2)
+        # Bonferroni: each of so many pairs of raters could be alike by chance
         if stats.binom.sf(hits - 1, n, usual) >= _CHANCE / enough.sum():
             continue
         for rater, twin in ((a, b), (b, a)):
@@ -172,6 +175,7 @@ def _equal_scores(table: RatingTable) -> tuple[sparse.csr_array, sparse.csr_arra
         product.setdiag(0)
         return product
 
+    # Two raters with one score for one item meet in a cell of their own
     item_and_score = np.unique(np.stack([table.items, table.scores]), axis=1, return_inverse=True)[1]
     return together(table.items), together(item_and_score)
 

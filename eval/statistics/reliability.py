@@ -161,6 +161,7 @@ def leave_one_rater_out(table: RatingTable, resamples: Resamples) -> tuple[Stati
             continue
         used.append(items)
         total += statistic.value * len(shared)
+        # In a resample, too, a rater counts by the number of items
         drawn = seen.counts @ np.bincount(seen.codes, minlength=seen.counts.shape[1])
         draws += np.nan_to_num(statistic.draws * drawn)
         weights += np.where(np.isnan(statistic.draws), 0.0, drawn)
@@ -215,6 +216,7 @@ def _halved(
     if by_item:
         side = rng.integers(0, 2, len(table.raters))
     else:
+        # A rater stays on one side for all items: the module docstring says why
         side = (rng.permutation(len(table.rater_ids)) % 2)[table.raters]
     counts = table.counts
     on_first = np.bincount(table.items, weights=side == 0, minlength=table.n_items)
@@ -225,6 +227,7 @@ def _halved(
 
 def _part_means(table: RatingTable, key: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Per item the mean of the `size` ratings with the lowest keys, and that of the rest, each of shape (items,)."""
+    # By item, and within an item by key
     rows = np.lexsort((key, table.items))
     items, scores = table.items[rows], table.scores[rows]
     position = np.arange(len(items)) - (np.cumsum(table.counts) - table.counts)[items]

@@ -95,7 +95,8 @@ def compare_all(
         if rho_a.value is None or rho_b.value is None:
             sides = (("first judge", rho_a), ("second judge", rho_b))
             reasons = "; ".join(f"{side}: {rho.reason}" for side, rho in sides if rho.value is None)
-            reason = rho_a.reason if rho_a.reason == rho_b.reason else reasons  # one is about the items or the people
+            # Equal reasons are about the items or the people: one is enough
+            reason = rho_a.reason if rho_a.reason == rho_b.reason else reasons
             comparisons[a, b] = PairedDifference(replace(point, reason=reason), seen.n_groups)
             continue
         draws = rho_a.draws - rho_b.draws
@@ -149,6 +150,7 @@ def permutation_test(
                 np.where(variance > _ROUNDING * n, product / np.sqrt(n * variance), np.nan)
                 for variance, product in zip(variances, (x @ z + products, y @ z - products), strict=True)
             )
+        # Equal up to rounding is as extreme; so is NaN, a judge that the exchange made constant
         extreme += int((~(np.abs(r_first - r_second) < observed - _ROUNDING)).sum())
     return (extreme / n_looked_at if exact else (extreme + 1) / (n_looked_at + 1)), n_looked_at
 
@@ -220,6 +222,7 @@ def rank_judges(
     """
     values = {name: statistic.value for name, statistic in agreement.items() if statistic.value is not None}
     judges = sorted(values, key=lambda name: -values[name])
+    # All tests are corrected together, also those of judges that get no rank
     adjusted = holm(np.array([p for _, p in tested.values()])).tolist()
     p = {pair: p_value for pair, p_value in zip(tested, adjusted, strict=True) if set(pair) <= set(judges)}
     better = np.zeros((len(judges), len(judges)), dtype=bool)
@@ -237,6 +240,7 @@ def significance_clusters(better: np.ndarray) -> tuple[int, ...]:
     that of the column.
     """
     judges = len(better)
+    # A cluster begins where all judges so far are better than all that follow
     begins = [first > 0 and bool(better[:first, first:].all()) for first in range(judges)]
     return tuple(int(number) for number in 1 + np.cumsum(begins, dtype=np.int64))
 

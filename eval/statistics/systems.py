@@ -72,6 +72,7 @@ def system_level(systems: Sequence[str], score: np.ndarray, human: np.ndarray, r
         elif systems_are_groups and not of_pairs:
             results[name] = estimate(function, *points, resamples=replace(resamples, codes=by_system[1]))
         else:
+            # A resample without one of the systems cannot be compared with the others
             draws = np.array([math.nan if np.isnan(sample).any() else function(*sample) for sample in drawn])
             results[name] = with_interval(estimate(function, *points), draws, resamples)
     rows = zip(names.tolist(), counts.tolist(), *points[::-1].tolist(), strict=True)

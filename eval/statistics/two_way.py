@@ -81,6 +81,7 @@ def _point(score: np.ndarray, table: RatingTable) -> Statistic:
 def _left_out(score: np.ndarray, table: RatingTable, codes: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Fisher's z without some of the raters, shape (jackknife samples, rows of counts); NaN = undefined."""
     raters = len(table.rater_ids)
+    # Which raters leave together must not follow from the order of their ids
     part = np.random.default_rng(0).permutation(raters) % min(raters, _LEFT_OUT)
     correlations = []
     for number in range(part.max() + 1):

@@ -84,8 +84,10 @@ class PairEncoder(Backbone):
         config: Any = AutoConfig.from_pretrained(name, revision=checkpoint.revision)
         if getattr(config, "conv_pos_batch_norm", False):
             raise UserError(f"backbone {name!r}: conv_pos_batch_norm lets padding in; expected false")
-        config.mask_time_prob = config.mask_feature_prob = 0.0  # else there is a weight that only masked training reads
-        for follows in ("add_adapter", "use_intermediate_ffn_before_adapter"):  # behind the states that are read
+        # Otherwise there is a weight that only masked training reads
+        config.mask_time_prob = config.mask_feature_prob = 0.0
+        # These stand behind the states that are read
+        for follows in ("add_adapter", "use_intermediate_ffn_before_adapter"):
             if hasattr(config, follows):
                 setattr(config, follows, False)
         return config
@@ -127,6 +129,7 @@ class PairEncoder(Backbone):
             states = self.encode_audio(inputs.clips)
         fusion: Any = self.network[_STORED_FUSION]  # pyright: ignore[reportIndexIssue]
         projected = fusion.project(states)
+        # Each pair takes its clips' states to its own tokens; a clip of several pairs was projected once
         zeros = projected.new_zeros(inputs.input_ids.numel(), WIDTH)
         audio = zeros.index_copy(0, inputs.audio_positions, projected[inputs.audio_index])
         return fusion(audio.view(*inputs.input_ids.shape, WIDTH), inputs.input_ids)
@@ -209,7 +212,8 @@ class WaveEncoder(PairEncoder):
     def embedded(self, features: Tensor, real: Tensor | None) -> Tensor:
         """Input of the first layer: projected features `(rows, frames, size)` plus their convolutional positions."""
         projected = self.tower.feature_projection(features)
-        hidden = projected if isinstance(projected, Tensor) else projected[0]  # only that of HuBERT returns one tensor
+        # Only the projection of HuBERT returns one tensor
+        hidden = projected if isinstance(projected, Tensor) else projected[0]
         if real is not None:
             hidden = hidden.masked_fill(~real[..., None], 0.0)  # like the zeros with which the convolution pads
         encoder = self.tower.encoder
@@ -253,6 +257,7 @@ class WaveEncoder(PairEncoder):
         convolve, samples = self.tower.get_submodule(_CONVOLUTIONS), clips.features.float()
         if self.tower.config.feat_extract_norm != "group":
             return convolve(samples).transpose(1, 2)
+        # A group norm over time would see padding: each clip by itself
         rows = [convolve(row[None, :length])[0].T for row, length in zip(samples, clips.lengths, strict=True)]
         return nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
@@ -363,7 +368,8 @@ def _pack(layers: Sequence[Tensor], lengths: Sequence[int], layer_statistics: La
     """States of several layers, each `(rows, frames, size)`, side by side without padding `(states, layers * size)`;
     the first `lengths` frames of the rows belong to clips. `layer_statistics` collects their statistics.
     """
-    layers = [layer.to(layers[0].device) for layer in layers]  # of an encoder that is spread over GPUs
+    # The layers of an encoder that is spread lie on several GPUs
+    layers = [layer.to(layers[0].device) for layer in layers]
     if layer_statistics is not None:
         layer_statistics.add(
             torch.stack([over_time(layer, lengths) for layer in layers], 1), [[length] for length in lengths]

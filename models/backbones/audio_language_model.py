@@ -102,6 +102,7 @@ class AudioLanguageModel(Backbone):
         texts = []
         for pair, counts in zip(pairs, audio_tokens, strict=True):
             try:
+                # The template writes one audio token for each clip; the tokenizer is to see one for each audio state
                 pieces = self.render(messages(pair)).split(self.audio_token)
             except Exception as error:  # a foreign template may raise anything
                 raise UserError(f"backbone {self.name!r}: its chat template fails: {one_line(error)}") from None
@@ -157,19 +158,23 @@ class AudioLanguageModel(Backbone):
 
     def hidden_states(self, inputs: Inputs) -> Tensor:
         packed = inputs.packed
+        # Real tokens are counted from 0, whichever side the padding is on
         positions = (inputs.attention_mask.cumsum(-1) - 1).clamp(min=0)
         if inputs.hidden is not None:
+            # The states that the lower layers would compute are stored: only the others compute
             with passing_on(self.layers[: inputs.first], inputs.hidden), attention_layout(inputs.padding_last, None):
                 return self.read(inputs.input_ids, inputs.hidden, inputs.attention_mask, positions)
         states = inputs.audio_states
         if states is None:
             assert inputs.clips is not None
             states = self.encode_audio(inputs.clips)
+        # From here on a batch is either as it came or packed into fewer rows
         tokens, positions = (inputs, positions) if packed is None else (packed, packed.positions)
         embeddings = self.embed(tokens.input_ids)
         # where the projector is fully fine-tuned, it is float32 beside a language model in bfloat16
         dtype = next(self.network.get_submodule(self.parts["projector"].path).parameters()).dtype
         audio = self.project(states.to(embeddings.device, dtype)).to(embeddings)[tokens.audio_index]
+        # By positions that the host knows: a mask of audio tokens would make it wait for the GPU
         flat = embeddings.flatten(0, 1).index_copy(0, tokens.audio_positions.to(embeddings.device), audio)
         embeddings = flat.view_as(embeddings)
         collecting = capture_outputs(self.layers) if self._every_layer else nullcontext(())
@@ -177,7 +182,9 @@ class AudioLanguageModel(Backbone):
             last = self.read(tokens.input_ids, embeddings, tokens.attention_mask, positions)
         if any(states.ndim != 3 for states in layer_states):
             raise UserError(f"pooling layer_mix: backbone {self.name} has several states of each token in its layers")
+        # Layers may lie on several GPUs
         hidden = torch.cat([states.to(last.device) for states in layer_states], -1) if layer_states else last
+        # Back to a row for each pair
         return hidden if packed is None else hidden.flatten(0, 1)[packed.where.to(hidden.device)]
 
     @property
@@ -190,6 +197,7 @@ class AudioLanguageModel(Backbone):
         ids, mask = inputs.input_ids, inputs.attention_mask
         if not self.packs:
             return None
+        # Pairs share a beginning if they have the same words and the same audio states
         states = ids.new_full(ids.shape, -1)
         states.view(-1)[inputs.audio_positions] = inputs.audio_index
         return pack(ids, mask, states, inputs.response_mask, self.hidden_size)

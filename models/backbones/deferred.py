@@ -70,6 +70,7 @@ def seen_as_float32(model: nn.Module) -> Iterator[None]:
     linears = (module for module in model.modules() if isinstance(module, nn.Linear))
     originals = {module: module.weight for module in linears if hasattr(module, "widened_later")}
     for module, weight in originals.items():
+        # It has shape and type of the weight, and the memory of one number
         module.weight = nn.Parameter(torch.empty(()).expand(weight.shape), requires_grad=False)
     try:
         yield

@@ -94,11 +94,13 @@ class Gemma3n(AudioLanguageModel):
     def embed(self, ids: Tensor) -> Tensor:
         """See `AudioLanguageModel`; the last tokens of the vocabulary have their embeddings in the projector."""
         embeddings, projector = super().embed(ids), self.network.embed_audio
+        # As the official model: ids below the offset are not in this table, and keep the text's embeddings
         hard = projector(input_ids=ids.clamp(min=projector.vocab_offset)).to(embeddings)
         return torch.where((ids >= projector.vocab_offset)[..., None], hard, embeddings)
 
     def project(self, states: Tensor) -> Tensor:
         """See `AudioLanguageModel`; a state of zeros is padding behind a short clip."""
+        # The official model pads short clips with the embedding of the last token of the vocabulary
         last_token = torch.full((1, 1), self.language_model.vocab_size - 1, device=states.device)
         padding_embedding = self.network.embed_audio(input_ids=last_token)[0]
         projected = self.network.embed_audio(inputs_embeds=states)
@@ -115,6 +117,7 @@ class Gemma3n(AudioLanguageModel):
         return self._states
 
     def real_audio_tokens(self, samples: int) -> int:
+        # Each frame takes one sample more than its length
         frames = (samples - self.extractor.frame_length - 1) // self.extractor.hop_length + 1
         return -(-frames // self._frames_per_state)
 
@@ -187,13 +190,15 @@ class Gemma4(AudioLanguageModel):
         if text.config.hidden_size_per_layer_input:
             audio_token_id: int = self.network.config.audio_token_id  # pyright: ignore
             text_ids = ids.masked_fill(ids == audio_token_id, text.config.pad_token_id)
-            per_layer = text.get_per_layer_inputs(text_ids, None)  # transformers 5.17 has no default for embeddings
+            # transformers 5.17 has no default for the embeddings
+            per_layer = text.get_per_layer_inputs(text_ids, None)
         return super().read(ids, embeddings, mask, positions, per_layer_inputs=per_layer, **further)
 
     def audio_tokens(self, samples: int) -> int:
         """See `Backbone`: one for four frames that are wholly in the clip."""
         length, hop = self.extractor.frame_length, self.extractor.hop_length
-        frames = (samples + length // 2 - (length + 1)) // hop + 1  # half a frame of silence is put before the clip
+        # Half a frame of silence is put before the clip
+        frames = (samples + length // 2 - (length + 1)) // hop + 1
         return -(-frames // 4)
 
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:

@@ -109,6 +109,7 @@ def _mask(
     padding_last, packed = _rows.get()
     if packed is not None:
         return _packed_mask(packed, local_size)
+    # Causal attention never reaches padding that comes last: without a mask the flash kernel may run
     if allow_is_causal_skip and padding_last:
         attention_mask = None
     return sdpa_mask(
@@ -124,6 +125,7 @@ def _packed_mask(packed: Packed, local_size: int | None) -> Tensor:
     """`(rows, 1, width, width)`, True where a token attends to another: to what comes before it in its pair, by no more
     than the sliding window. Nothing attends to padding but padding."""
     positions, tree, branch = packed.positions, packed.tree, packed.branch
+    # Positions count within each pair, so that their difference says what comes before, in whichever order rows hold it
     before = positions[:, :, None] - positions[:, None, :]
     visible = (branch[:, None, :] == branch[:, :, None]) | (branch[:, None, :] == SHARED)
     seen = (tree[:, :, None] == tree[:, None, :]) & visible & (before >= 0)
@@ -155,6 +157,7 @@ def in_one_row(states: Tensor, lengths: Sequence[int]) -> tuple[Tensor, OneRow |
     each clip and no mask if all have the same length. The host does not wait for the device."""
     if len(set(lengths)) == 1:
         return states.unflatten(0, (len(lengths), lengths[0])), None
+    # The host knows the lengths and computes this: the GPU need not be asked
     real = np.arange(max(lengths)) < np.array(lengths)[:, None]
     places = np.where(real, real.cumsum().reshape(real.shape) - 1, 0)
     tensors = map(torch.from_numpy, (real[:, None, None], places, np.flatnonzero(real)))
@@ -305,7 +308,8 @@ def passing_on(layers: Sequence[nn.Module], hidden: Tensor | None = None) -> Ite
     """Within this context, these layers return their input unchanged, or `hidden` `(batch, tokens, hidden)` whatever
     their input is. The modules stay where they are, so that hooks on them (FSDP) still run."""
     forward: Any = (lambda hidden_states, *_, **__: hidden_states) if hidden is None else (lambda *_, **__: hidden)
-    forwards = [layer.__dict__.get("forward") for layer in layers]  # set by gradient checkpointing and compilation
+    # Gradient checkpointing and compilation have set some
+    forwards = [layer.__dict__.get("forward") for layer in layers]
     for layer in layers:
         layer.forward = forward
     try:

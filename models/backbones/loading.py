@@ -74,7 +74,8 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
             if checkpoint.quantization == "nf4":
                 unquantized += _across_blocks(without_weights(), _patterns(unquantized))
                 options["quantization_config"] = nf4(checkpoint.dtype, unquantized)
-                options["device_map"] = {"": "cpu"}  # without one, the first GPU, whichever this process is to use
+                # Without a map it would be the first GPU, whichever this process is to use
+                options["device_map"] = {"": "cpu"}
             else:
                 options["quantization_config"] = int8(unquantized)
         options |= {} if config is None else {"config": config}

@@ -64,6 +64,7 @@ def pack(ids: Tensor, mask: Tensor, states: Tensor, in_response: Tensor, hidden_
     rows = []
     for own_ids, own_states, real, response in zip(ids, states, mask.bool(), in_response, strict=True):
         places = real.nonzero()[:, 0]
+        # The response and what follows it belong to one pair, also where two pairs have the same words there
         begun = response[places].nonzero()[:, 0]
         start = int(begun[0]) if len(begun) else len(places)
         rows.append(_Row(own_ids[places].numpy(), own_states[places].numpy(), places.numpy(), start))
@@ -72,6 +73,7 @@ def pack(ids: Tensor, mask: Tensor, states: Tensor, in_response: Tensor, hidden_
     if packed > MAX_PACKED_FRACTION * real:
         return None
     longest = max(len(row.places) for row in rows)
+    # Wide rows waste less on padding, narrow ones less on what the mask excludes: several are tried
     layouts = [_layout(rows, int(share * longest)) for share in _WIDTHS]
     batch, tokens = ids.shape
     cost, best = min(
@@ -135,6 +137,7 @@ def _filled(rows: Sequence[_Row], layout: Sequence[Sequence[_Tree]], shape: tupl
         for tree in row_trees:
             first = rows[tree.members[0]]
             beginning = slice(end, end + first.start)
+            # The common beginning comes once, and behind it the rest of each pair
             parts = [(SHARED, first, slice(0, first.start))]
             parts += [(n, rows[n], slice(first.start, len(rows[n].places))) for n in tree.members]
             for branch, row, part in parts:
@@ -144,6 +147,7 @@ def _filled(rows: Sequence[_Row], layout: Sequence[Sequence[_Tree]], shape: tupl
                 mask[line, to], positions[line, to] = 1, np.arange(part.start, part.stop)
                 numbers[line, to], branches[line, to] = trees, branch
                 if branch >= 0:
+                    # Where the tokens of this pair are found again: in the beginning, then in its own part
                     spots = [*range(beginning.start, beginning.stop), *range(to.start, to.stop)]
                     where[branch, row.places] = line * width + np.array(spots)
                 end += count

@@ -71,7 +71,8 @@ class Thinker(AudioLanguageModel):
         if config.model_type.endswith("_thinker"):
             return config
         thinker = config.thinker_config
-        if (stored := getattr(config, "quantization_config", None)) is not None:  # a judge was exported in this form
+        # A judge was exported in this form
+        if (stored := getattr(config, "quantization_config", None)) is not None:
             thinker.quantization_config = stored
         return thinker
 
@@ -105,6 +106,7 @@ class Qwen2_5Omni(Thinker, WhisperTowerModel):
 
     def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         tower = self.tower
+        # The tower attends within blocks, and its convolutions do not see beyond them either
         rows = zip(clips.features.transpose(1, 2), clips.lengths, strict=True)
         blocks = [block for row, length in rows for block in row[:length].split(2 * tower.n_window)]
         widths = [len(block) for block in blocks]
@@ -114,6 +116,7 @@ class Qwen2_5Omni(Thinker, WhisperTowerModel):
             states = states * real[:, None]  # the second convolution must see zeros there
         states = gelu(tower.conv2(states)).transpose(1, 2)
         states = states + tower.positional_embedding.positional_embedding[: states.shape[1]].to(states)
+        # The layers: blocks without padding stand one after the other in one row
         counts = [after_convolutions(width) for width in widths]
         states, row = in_one_row(without_padding(states, counts), counts)
         blocks_of = [-(-length // (2 * tower.n_window)) for length in clips.lengths]
@@ -181,11 +184,13 @@ class Qwen3OmniMoe(Thinker):
         return whole * _thrice_halved(self._chunk) + _thrice_halved(rest)
 
     def spectrogram(self, clip: np.ndarray) -> Tensor:
+        # One clip at a time, as clips of one batch change each other (see above)
         options = {"padding": True, "truncation": False, "return_tensors": "pt"}
         return self.extractor(clip, sampling_rate=self.sampling_rate, **options)["input_features"][0].T
 
     def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         tower, chunk = self.tower, self._chunk
+        # The convolutions, chunk by chunk and some chunks at a time: their states are the largest of all
         rows = zip(clips.features, clips.lengths, strict=True)
         pieces = [piece for row, length in rows for piece in row[:length].split(chunk)]
         # the last chunk of a clip is padded to the length of its first; positions beyond that do not exist
@@ -195,6 +200,7 @@ class Qwen3OmniMoe(Thinker):
         states = torch.cat([self._convolve(part, width) for part, width in parts])
         states = states + tower.positional_embedding.positional_embedding[: states.shape[1]].to(states)
         states = without_padding(states, [_thrice_halved(len(piece)) for piece in pieces])
+        # The layers, on all windows of all clips in one row
         window = _thrice_halved(chunk) * (tower.n_window_infer // chunk)
         counts = [self.audio_tokens(length * self.extractor.hop_length) for length in clips.lengths]
         # attention does not reach beyond a window
@@ -212,6 +218,7 @@ class Qwen3OmniMoe(Thinker):
         states = chunks[:, None].to(tower.conv2d1.weight.dtype)
         for convolution in (tower.conv2d1, tower.conv2d2, tower.conv2d3):
             states, widths = gelu(convolution(states)), _halved(widths)
+            # The next convolution must see zeros behind the end of a chunk
             inside = torch.arange(states.shape[-1], device=states.device) < widths.to(states.device)[:, None]
             states = states * inside[:, None, None]
         return tower.conv_out(states.permute(0, 3, 1, 2).flatten(2))

@@ -139,6 +139,7 @@ def compare(
         raise UserError(f"{chosen.name}: no pair has audio that can be used; check on other pairs")
     changes, beyond = {}, []
     if (np.isfinite(after).all(1) != scored).any():
+        # Such as NaN, where a dtype overflows: the others are compared all the same
         beyond.append("other pairs have scores than before")
         scored &= np.isfinite(after).all(1)
         if not scored.any():

@@ -78,8 +78,10 @@ def write_whole(
     judge = loaded.judge
     dimensions, bounds = judge.dimensions, bounds_of(judge.settings.dtype, quantization)
     with staged(out) as stage:
+        # Scored before it is written, as writing consumes the judge
         before = score_all(loaded, chosen, device)
         description = _write(loaded, stage, quantization)
+        # Written twice: to be scored it must be readable, and what that finds goes into it
         write_description(description, stage)
         after = score_all(load_any(stage), chosen, device)
         check = compare(before, after, chosen, dimensions, bounds)
@@ -133,12 +135,15 @@ def _write(loaded: LoadedJudge, folder: Path, quantization: WeightForm) -> dict[
             "versions": {name: importlib.metadata.version(name) for name in libraries},
         },
     }
-    if loaded.calibration is not None:  # valid for the same scores, though fewer weights are trained now
+    # It is valid for the same scores, though fewer weights are trained now
+    if loaded.calibration is not None:
         description["calibration"] = {**loaded.description["calibration"], "weights": weights_hash(judge)}
     unquantized = folder / (BACKBONE if quantization == "none" else _WHOLE)
     write_backbone(judge.backbone, revision, settings.dtype, unquantized)
+    # Frees the weights: the backbone is loaded again below, and never in memory twice
     judge.to("meta")
     if quantization != "none":
+        # `transformers` quantizes while it loads: from the folder that was just written
         checkpoint = Checkpoint(str(unquantized), None, DTYPES[settings.dtype], settings.attention, quantization)
         write_backbone(load_backbone(checkpoint), None, settings.dtype, folder / BACKBONE, quantized=True)
         shutil.rmtree(unquantized)
@@ -239,6 +244,7 @@ def _quantization(backbone: Backbone) -> dict[str, Any]:
 def _write_weights(weights: dict[str, Tensor], quantization: Mapping[str, Any] | None, folder: Path) -> None:
     metadata: dict[str, str] = {}
     if quantization is not None and quantization["quant_method"] == "torchao":
+        # Files hold plain tensors: those of torchao are taken apart into several each
         from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
 
         weights, metadata = flatten_tensor_state_dict(weights)  # pyright: ignore[reportArgumentType]
@@ -252,5 +258,6 @@ def _write_weights(weights: dict[str, Tensor], quantization: Mapping[str, Any] |
 
 def _whole(weight: Tensor) -> Tensor:
     """The weight with storage of its own, where it is a view of a larger one."""
+    # safetensors refuses tensors that are not contiguous or share their memory
     alone = weight.is_contiguous() and weight.untyped_storage().nbytes() == weight.nbytes
     return weight if alone else weight.contiguous().clone()
