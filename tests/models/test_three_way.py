@@ -169,7 +169,9 @@ def test_a_calibration_knows_what_people_said_of_two_responses(data):
             assert own == 2
     facts = (ClipFacts(0.5, -20.0, 0.4, 150.0), ClipFacts(0.5, -20.0, 0.4, 150.0))
     score = {"0": 4.2, "1": 3.9, "2": 1.2}
-    judged = {pair.pair_id: ScoredPair(Prediction(torch.tensor([score[pair.pair_id[-1]]])), facts, pair) for pair in pairs}
+    judged = {
+        pair.pair_id: ScoredPair(Prediction(torch.tensor([score[pair.pair_id[-1]]])), facts, pair) for pair in pairs
+    }
     found = fit_calibration("w" * 64, data.card.dimensions, data, None, judged)
     model = found.dimensions["empathy"].three_way
     assert (model.n, model.groups) == (72, 24)
