@@ -172,15 +172,16 @@ def _read_text(path: Path) -> str:
         ) from None
 
 
-def csv_rows(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]]:
+def csv_rows(lines: Iterable[str], path: Path, delimiter: str | None = None) -> Iterator[tuple[int, list[str]]]:
     """The header of a CSV file, then its rows, each with the line where it starts; empty lines are skipped.
 
-    Lines keep their line ends. The suffix gives the delimiter: tabs for `.tsv`, else commas.
+    Lines keep their line ends. Without a delimiter the suffix gives it: tabs for `.tsv`, else commas.
 
     Raises:
         DataError: If a row has not as many values as the header, a column stands twice, or it cannot be read as CSV.
     """
-    reader = csv.reader(lines, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+    delimiter = delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     n_columns = row = end = 0
     try:
         for values in reader:
@@ -225,12 +226,13 @@ def jsonl_rows(lines: Iterable[str], path: Path, first: int = 0) -> Iterator[tup
         yield line, values
 
 
-def _read_csv(path: Path) -> SourceTable:
+def read_csv(path: Path, delimiter: str | None = None) -> SourceTable:
+    """Reads a CSV file, whatever its suffix; see `csv_rows`."""
     distinct: dict[str, str] = {}  # a million ratings hold few different texts: each is kept once
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
     header: list[str] = []
-    for line, values in csv_rows(io.StringIO(_read_text(path), newline=""), path):
+    for line, values in csv_rows(io.StringIO(_read_text(path), newline=""), path, delimiter):
         if not header:
             header = values
             continue
@@ -275,7 +277,7 @@ def _read_parquet(path: Path) -> SourceTable:
     return SourceTable(path, tuple(schema.names), rows, labels=labels)
 
 
-_READERS = {".csv": _read_csv, ".tsv": _read_csv, ".json": _read_json, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+_READERS = {".csv": read_csv, ".tsv": read_csv, ".json": _read_json, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
 SUFFIXES = tuple(_READERS)
 
 
