@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,13 +25,13 @@ from .errors import DataError, Locate, UserError, bad_value, counted, names_show
 from .folders import path_version
 from .json_text import unique_object
 from .numerals import as_float, to_number
-from .ratings import A_NAME, LARGEST, Dimension, is_name, is_text
+from .ratings import A_NAME, LARGEST, SECONDS, Dimension, is_name, is_text
 from .storage import parquet_errors
 
 LONGEST_CELL = 1 << 24
 """Characters of a CSV cell; the module csv takes 131,072 unless it is told otherwise."""
 csv.field_size_limit(LONGEST_CELL)
-_EXACT = 2**53  # beyond, a float may stand for several whole numbers
+_EXACT = 2**53  # from here on, a float may stand for several whole numbers
 Value = TypeVar("Value")
 
 
@@ -301,7 +302,8 @@ def full_mapping(
     Messages name the option that maps on the command line.
 
     Raises:
-        DataError: If a column is missing or a name to map is unknown.
+        DataError: If a column is missing, a name to map is unknown, or a column that is not mapped has one of our names
+            but for upper case or space around it: left out, it would be missed in silence.
     """
     present = f"it has {names_shown(table.columns)}"
     for our, their in given.items():
@@ -313,6 +315,11 @@ def full_mapping(
     for our in required:
         if our not in mapping:
             raise DataError(f"{table.path}: no column {our!r}; {present}; expected a mapping {our}=COLUMN ({option})")
+    for their in table.columns:
+        our = their.strip().casefold()
+        if their != our and our in ours and our not in mapping and their not in given.values() and our != SECONDS:
+            ways = f"{our!r}, a mapping {option} {shown(f'{our}={their}')}, or another name"
+            raise DataError(f"{table.path}: column {shown(their)}; expected {ways}")
     return mapping
 
 
@@ -347,9 +354,11 @@ def plain_text(value: Any) -> Any:
 
     So is one that is stored as a float, as pandas does in a column with an empty cell.
     """
-    if not isinstance(value, str):
+    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
+        value = int(value)  # a float could be its neighbour
+    elif not isinstance(value, str):
         value = to_number(value)
-    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value) if value.bit_length() < 64 else value
