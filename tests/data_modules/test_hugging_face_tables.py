@@ -122,3 +122,23 @@ def test_parquet_files_with_other_columns_are_refused_and_other_types_are_not(tm
     pd.DataFrame({"pair_id": ["b"]}).to_parquet(second)
     with pytest.raises(DataError, match=r"00001-of-00002\.parquet: column 'score' is not in all files"):
         hugging_face._read_split(folder, folder, None, None)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+@pytest.mark.parametrize("storage", ["save_to_disk", "to_parquet"])
+def test_narrow_numbers_in_a_list_of_ratings(tmp_path, kind, storage):
+    """Inside structures as in columns of their own; lists of plain numbers may be samples, and stay."""
+    scores = np.array([1.1, 2.3, 4.7, 1 / 3], kind)
+    rating = {"rater_id": datasets.Value("string"), "score": datasets.Value(kind)}
+    number = datasets.List(datasets.Value(kind))
+    features = datasets.Features({"pair_id": datasets.Value("string"), "ratings": datasets.List(rating), "x": number})
+    given = [{"rater_id": f"r{n}", "score": score} for n, score in enumerate([*scores, None])]
+    table = datasets.table.InMemoryTable.from_pydict(
+        {"pair_id": ["p"], "ratings": [given], "x": [list(scores)]}, features.arrow_schema
+    )
+    folder = tmp_path / "data"
+    folder.mkdir()
+    getattr(datasets.Dataset(table), storage)(str(folder / ("" if storage == "save_to_disk" else "train.parquet")))
+    (row,) = hugging_face._read_split(folder, folder, None, None).rows
+    assert [rating["score"] for rating in row["ratings"]] == [1.1, 2.3, 4.7, float(scores[3]), None]
+    assert row["x"] == scores.astype(float).tolist()

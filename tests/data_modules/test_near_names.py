@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,7 +18,7 @@ from empathy_judge.eval.frame import read_frame
 PAIRS = SourceTable.of(Path("pairs.csv"), [{"pair_id": "p", "response_audio": "a.wav"}])
 
 
-def ratings(*rows: dict[str, object], pairs: SourceTable = PAIRS, **columns: str) -> list[tuple[object, ...]]:
+def ratings(*rows: dict[str, Any], pairs: SourceTable = PAIRS, **columns: str) -> list[tuple[object, ...]]:
     mapping = TableMapping({}, columns, [Dimension("empathy", 1, 5, 1)])
     found = read_pairs(pairs, SourceTable.of(Path("ratings.csv"), list(rows)), mapping, ClipCell).ratings
     return list(found[["rater_id", "score"]].itertuples(index=False, name=None))
