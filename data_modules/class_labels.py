@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from .errors import bad_value, place
+from .numerals import parse_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,6 +65,12 @@ def described_columns(schema: pa.Schema) -> Mapping[str, Any]:
     return features if isinstance(features, Mapping) else {}
 
 
+def has_labels(feature: Any) -> bool:
+    """Whether a description is of class labels, however deep in lists and structures."""
+    _named(feature, "", found := set[str]())
+    return bool(found)
+
+
 def _named(feature: Any, column: str, found: set[str]) -> _Named | None:
     """How a cell of this description gets its names; None where it holds no labels. `found` gets their places."""
     kind = feature.get("_type") if isinstance(feature, Mapping) else None
@@ -104,12 +112,15 @@ def _of_list(of_one: _Named | None) -> _Named | None:
 
 def _of_label(classes: Sequence[str], column: str) -> _Named:
     names = dict(enumerate(classes))
-    # A text file beside a card that describes it may hold the names themselves
+    # A text file beside a card that describes it may hold the names themselves, or numbers as text
     names_themselves = frozenset(classes)
 
     def named(value: Any) -> str | None:
         if value is None or (isinstance(value, str) and value in names_themselves):
             return value
+        if isinstance(value, str):
+            with suppress(ValueError):
+                value = parse_whole(value)
         if isinstance(value, bool) or not isinstance(value, int) or value >= len(classes):
             raise _NoSuchClass(column, value, len(classes))
         return names.get(value)

@@ -11,13 +11,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
+from .arrow_values import cell_values
 from .errors import AudioError
 from .parallel import available_cores
-from .steps import as_written
-from .storage import array_values, open_parquet
+from .storage import open_parquet
 
 Steps = tuple[str | int, ...]
 """Column, then name or index in each structure or list around bytes."""
@@ -62,33 +61,14 @@ def has_bytes(kind: pa.DataType) -> bool:
 
 
 def python_rows(part: pa.Table) -> list[dict[str, Any]]:
-    """Column -> value for each row; equal texts of a column are one object, and see `Unreadable`.
+    """Column -> value for each row, as `cell_values` has it; equal texts of a column are one object.
 
     Raises:
         pa.ArrowException: If offsets point outside, which would end the process, or a text is not UTF-8.
     """
     part.validate(full=True)
-    columns = [_column_values(column) for column in part.columns]
+    columns = [[value for chunk in column.chunks for value in cell_values(chunk)] for column in part.columns]
     return [dict(zip(part.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
-
-
-def _column_values(column: pa.ChunkedArray) -> list[Any]:
-    """The values of a column, as `python_rows` has them; a number of float32 or float16 is the one that was written.
-
-    Lists stay as they are: samples of audio are float32, and are read as that again.
-    """
-    if pa.types.is_float32(column.type) or pa.types.is_float16(column.type):
-        # 1.1, which Python would make 1.100000023841858
-        numbers = [
-            as_written(chunk.fill_null(np.nan).to_numpy(zero_copy_only=False)).tolist() for chunk in column.chunks
-        ]
-        valid = [chunk.is_valid().to_pylist() for chunk in column.chunks]
-        return [
-            number if is_given else None
-            for part, given in zip(numbers, valid, strict=True)
-            for number, is_given in zip(part, given, strict=True)
-        ]
-    return [value for chunk in column.chunks for value in array_values(chunk)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 STEP_TOLERANCE = 1e-4
 """Steps by which a score may be off: text of few digits (0.33333), and sums in floating point."""
 _NARROW = (np.float32, np.float16)
+_MOST_WRITTEN = 7  # digits; a number of more may be what a narrower type made of one of few: 1.1 is 1.099609375
 
 
 def on_scale(scores: np.ndarray, minimum: float, maximum: float, step: float | None) -> np.ndarray:
@@ -18,7 +20,8 @@ def on_scale(scores: np.ndarray, minimum: float, maximum: float, step: float | N
     float32 and 1.0996 in float16. These are one score, and only equal numbers tie. So a value is taken for the nearest
     step if it is off by at most `STEP_TOLERANCE` steps, or is exactly that step rounded to float32 or float16, where
     neighbours in that type are closer than steps. Steps divide the scale evenly; each is the float64 nearest to
-    the decimal number that people write.
+    the decimal number that people write. What has few digits (`_MOST_WRITTEN`) was written so: 70.125 is not 70.1,
+    though 70.1 is 70.125 in float16.
 
     Args:
         scores: Rating points, shape (n,), float64.
@@ -52,8 +55,8 @@ def on_scale(scores: np.ndarray, minimum: float, maximum: float, step: float | N
 def same_scores(scores: np.ndarray) -> np.ndarray:
     """Scores of one quality whose scale is not known, some of which were stored in a narrower type than others.
 
-    A value that is another one rounded to float32 or float16 becomes that other one, if it takes fewer digits to write:
-    1.100000023841858 is 1.1 where 1.1 occurs. All else stays.
+    A value of many digits that is another one rounded to float32 or float16 becomes that other one, if it takes fewer
+    digits to write: 1.100000023841858 is 1.1 where 1.1 occurs. All else stays, as `on_scale` has it.
 
     Args:
         scores: Rating points, shape (n,), float64; NaN = missing.
@@ -66,7 +69,7 @@ def same_scores(scores: np.ndarray) -> np.ndarray:
     for kind in _NARROW:
         rounded = _narrow(distinct, kind)
         at = np.minimum(np.searchsorted(distinct, rounded), max(len(distinct) - 1, 0))
-        for number in np.flatnonzero((distinct[at] == rounded) & (distinct != rounded)):
+        for number in np.flatnonzero(_is_long(rounded) & (distinct[at] == rounded) & (distinct != rounded)):
             value = float(distinct[number])
             if len(repr(value)) < len(repr(float(result[at[number]]))):
                 result[at[number]] = value
@@ -100,9 +103,17 @@ def _narrow(values: np.ndarray, kind: type[np.floating]) -> np.ndarray:
 
 def _is_rounded(values: np.ndarray, steps: np.ndarray, distance: float) -> np.ndarray:
     """Whether each value is its step in a narrower type, in which no other step is the same number."""
-    found = np.zeros(len(values), bool)
+    found, is_long = np.zeros(len(values), bool), _is_long(values)
     for kind in _NARROW:
         rounded = _narrow(steps, kind)
         with np.errstate(invalid="ignore"):  # infinities
-            found |= (values == rounded) & (np.spacing(np.abs(rounded).astype(kind)).astype(np.float64) < distance)
+            found |= (
+                is_long & (values == rounded) & (np.spacing(np.abs(rounded).astype(kind)).astype(np.float64) < distance)
+            )
     return found
+
+
+def _is_long(values: np.ndarray) -> np.ndarray:
+    """Whether each value takes more digits than people write."""
+    digits = [len(Decimal(repr(value)).normalize().as_tuple().digits) for value in values.tolist()]
+    return np.array(digits, int) > _MOST_WRITTEN

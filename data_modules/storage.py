@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from .arrow_values import array_values
 from .errors import DataError, Locate, bad_value, counted, os_reason, place, shown
 from .folders import DataPath, RemotePath, path_version
 from .ratings import A_NAME, NAME, PREFERENCE_COLUMNS, RATING_COLUMNS, SECONDS, Dimension, is_name
@@ -82,16 +83,6 @@ HASHED_COLUMNS = tuple(name for name in ("pair_id", "group_id", *NAME_COLUMNS, *
 hash_order: Callable[[str], str] = json.dumps
 """Pair id -> sort key of pairs, in the order of their lines in `content_hash`: a line begins with it."""
 _SHARD_NAME = re.compile(r"part-\d{5}\.parquet")
-
-
-class Unreadable:
-    """Stands for a value that Python cannot hold, such as a date in the year 300,000. It is no text and no number."""
-
-    def __init__(self, value: object) -> None:
-        self._value = value
-
-    def __repr__(self) -> str:
-        return f"<{self._value}>"
 
 
 @contextmanager
@@ -200,37 +191,6 @@ def ratings_schema(ratings: pd.DataFrame) -> pa.Schema:
     """How checked ratings are stored: without `SECONDS` where no time is known."""
     timed = SECONDS in ratings and ratings[SECONDS].notna().to_numpy(bool).any()
     return RATINGS_SCHEMA if timed else pa.schema([RATINGS_SCHEMA.field(name) for name in RATING_COLUMNS])
-
-
-def array_values(array: Any) -> list[Any]:
-    """The values of an array; equal texts of a dictionary are one object, and see `Unreadable`. Structures and lists
-    are taken apart: `to_pylist` takes five times as long for them."""
-    kind, types = array.type, pa.types
-    if types.is_dictionary(kind):
-        used = array.indices.unique()  # a part of four rows may have the dictionary of a million
-        texts = dict(zip(used.to_pylist(), array.dictionary.take(used).to_pylist(), strict=True))
-        return [texts[index] for index in array.indices.to_pylist()]
-    if types.is_struct(kind) and kind.num_fields:
-        names = [field.name for field in kind]
-        rows = [dict(zip(names, row, strict=True)) for row in zip(*map(array_values, array.flatten()), strict=True)]
-    elif types.is_list(kind) or types.is_large_list(kind):
-        items, ends = array_values(array.flatten()), array.value_lengths().fill_null(0).to_numpy().cumsum().tolist()
-        rows = [items[start:end] for start, end in pairwise([0, *ends])]
-    else:
-        try:
-            return array.to_pylist()
-        except (ValueError, OverflowError, pa.ArrowInvalid):
-            return [_value(cell) for cell in array]
-    if array.null_count:
-        return [row if valid else None for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)]
-    return rows
-
-
-def _value(cell: pa.Scalar[Any]) -> Any:
-    try:
-        return cell.as_py()
-    except (ValueError, OverflowError, pa.ArrowInvalid) as error:
-        return Unreadable(f"{cell.type} that cannot be represented: {error}")
 
 
 def leaf_names(file: pq.ParquetFile) -> list[str]:

@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ from .errors import DataError, Locate, UserError, bad_value, counted, names_show
 from .folders import path_version
 from .json_text import unique_object
 from .numerals import EXACT, as_float, to_number
-from .ratings import A_NAME, LARGEST, Dimension, is_name, is_text
+from .ratings import A_NAME, LARGEST, SECONDS, Dimension, is_name, is_text
 from .storage import parquet_errors
 
 LONGEST_CELL = 1 << 24
@@ -173,15 +174,16 @@ def _read_text(path: Path) -> str:
         ) from None
 
 
-def csv_rows(lines: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]]:
+def csv_rows(lines: Iterable[str], path: Path, delimiter: str | None = None) -> Iterator[tuple[int, list[str]]]:
     """The header of a CSV file, then its rows, each with the line where it starts; empty lines are skipped.
 
-    Lines keep their line ends. The suffix gives the delimiter: tabs for `.tsv`, else commas.
+    Lines keep their line ends. Without a delimiter the suffix gives it: tabs for `.tsv`, else commas.
 
     Raises:
         DataError: If a row has not as many values as the header, a column stands twice, or it cannot be read as CSV.
     """
-    reader = csv.reader(lines, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+    delimiter = delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     n_columns = row = end = 0
     try:
         for values in reader:
@@ -226,12 +228,13 @@ def jsonl_rows(lines: Iterable[str], path: Path, first: int = 0) -> Iterator[tup
         yield line, values
 
 
-def _read_csv(path: Path) -> SourceTable:
+def read_csv(path: Path, delimiter: str | None = None) -> SourceTable:
+    """Reads a CSV file, whatever its suffix; see `csv_rows`."""
     distinct: dict[str, str] = {}  # a million ratings hold few different texts: each is kept once
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
     header: list[str] = []
-    for line, values in csv_rows(io.StringIO(_read_text(path), newline=""), path):
+    for line, values in csv_rows(io.StringIO(_read_text(path), newline=""), path, delimiter):
         if not header:
             header = values
             continue
@@ -276,7 +279,7 @@ def _read_parquet(path: Path) -> SourceTable:
     return SourceTable(path, tuple(schema.names), rows, labels=labels)
 
 
-_READERS = {".csv": _read_csv, ".tsv": _read_csv, ".json": _read_json, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+_READERS = {".csv": read_csv, ".tsv": read_csv, ".json": _read_json, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
 SUFFIXES = tuple(_READERS)
 
 
@@ -300,7 +303,8 @@ def full_mapping(
     Messages name the option that maps on the command line.
 
     Raises:
-        DataError: If a column is missing or a name to map is unknown.
+        DataError: If a column is missing, a name to map is unknown, or a column that is not mapped has one of our names
+            but for upper case or space around it: left out, it would be missed in silence.
     """
     present = f"it has {names_shown(table.columns)}"
     for our, their in given.items():
@@ -312,6 +316,11 @@ def full_mapping(
     for our in required:
         if our not in mapping:
             raise DataError(f"{table.path}: no column {our!r}; {present}; expected a mapping {our}=COLUMN ({option})")
+    for their in table.columns:
+        our = their.strip().casefold()
+        if their != our and our in ours and our not in mapping and their not in given.values() and our != SECONDS:
+            ways = f"{our!r}, a mapping {option} {shown(f'{our}={their}')}, or another name"
+            raise DataError(f"{table.path}: column {shown(their)}; expected {ways}")
     return mapping
 
 
@@ -346,9 +355,11 @@ def plain_text(value: Any) -> Any:
 
     So is one that is stored as a float, as pandas does in a column with an empty cell.
     """
-    if not isinstance(value, str):
+    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
+        value = int(value)  # a float could be its neighbour
+    elif not isinstance(value, str):
         value = to_number(value)
-    if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT:
+    if isinstance(value, float) and value.is_integer() and abs(value) < EXACT:
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value) if value.bit_length() < 64 else value

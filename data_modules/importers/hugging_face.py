@@ -7,9 +7,9 @@ Columns are mapped as ``import table`` maps them (see there for the layouts of r
 ``context_audio`` are Audio columns, or paths relative to the folder. A class label counts as its name, inside lists
 and structures as well; a negative one stands for "no label", a missing value. Without a column for ``pair_id`` it is
 the number of the row, from 0; where rows name raters (``rater_id``), that of the first row with the same clips and
-situation. Columns ``chosen`` and ``rejected`` are preferences, as there. Audio is taken as it is stored, not decoded
-and encoded again. Ratings may also stand in the rows of the pairs, in a column ``ratings``: a list of
-``{rater_id, dimension, score}``, as `frames.dataset_to_hugging_face` writes it.
+situation. Cells of CSV are text, as there. Columns ``chosen`` and ``rejected`` are preferences, as there. Audio is
+taken as it is stored, not decoded and encoded again. Ratings may also stand in the rows of the pairs, in a column
+``ratings``: a list of ``{rater_id, dimension, score}``, as `frames.dataset_to_hugging_face` writes it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..class_labels import name_labels
+from ..class_labels import has_labels, name_labels
 from ..embedded_tables import EmbeddingTable, Tables, parquet_tables
 from ..errors import DataError, UserError, bad_value, shown
 from ..folders import path_version
-from ..tables import SourceTable, read_table
+from ..tables import SourceTable, read_csv, read_table
 from . import table
 from .assemble import Imported
 from .clips import ClipCell, find_clip, path_or_bytes
@@ -130,6 +130,8 @@ def _read_split(name: Path, folder: Path, config: str | None, split: str | None)
 
     try:
         splits = _splits(datasets, folder, config)
+    except UserError:
+        raise
     except Exception as error:  # the library has no common base for what damaged files make it raise
         raise DataError(f"{name}: cannot be read as a Hugging Face dataset ({_reason(error)})") from None
     chosen = split if split is not None or len(splits) != 1 else next(iter(splits))
@@ -137,8 +139,10 @@ def _read_split(name: Path, folder: Path, config: str | None, split: str | None)
         raise UserError(f"{name}: --split {shown(chosen)}; expected {', '.join(map(str, splits))}")
     try:
         read_features, read_from = splits[chosen]
-        features: Any = datasets.Features(read_features()).to_dict()
+        features = read_features()
         rows = list(EmbeddingTable(f"{folder} {config} {chosen} {_version(folder)}", read_from).rows())
+    except UserError:
+        raise
     except Exception as error:
         raise DataError(f"{name}: split {shown(chosen)} cannot be read ({_reason(error)})") from None
     if not rows:
@@ -149,6 +153,7 @@ def _read_split(name: Path, folder: Path, config: str | None, split: str | None)
 
 def _splits(datasets: Any, folder: Path, config: str | None) -> Mapping[str, _Split]:
     """Split -> what it holds; nothing is read yet."""
+    from datasets.packaged_modules.csv.csv import CsvConfig
     from datasets.packaged_modules.parquet.parquet import ParquetConfig
 
     if any((folder / file).is_file() for file in _SAVED):
@@ -156,26 +161,90 @@ def _splits(datasets: Any, folder: Path, config: str | None) -> Mapping[str, _Sp
         splits = saved if isinstance(saved, dict) else {"all": saved}
     else:
         builder: Any = datasets.load_dataset_builder(str(folder), config)
-        if isinstance(builder.config, ParquetConfig) and builder.config.data_files:
+        of_split = (builder.config.data_files or {}).items()
+        files = {str(split): [Path(file) for file in paths] for split, paths in of_split}
+        if files and isinstance(builder.config, ParquetConfig):
             # Not as the library streams them: it would hold whole row groups, several times, and load torch
-            files = {str(split): [Path(file) for file in paths] for split, paths in builder.config.data_files.items()}
-            read_features = datasets.Features.from_arrow_schema
             return {
-                split: (lambda file=paths[0]: read_features(pq.read_schema(file)), partial(_parquet_tables, paths))
+                split: (partial(_parquet_features, datasets, paths), partial(_parquet_tables, paths))
                 for split, paths in files.items()
             }
+        if files and isinstance(builder.config, CsvConfig):
+            # The library lets pandas guess types: 007 would be 7, and a rater called NA none
+            delimiter = builder.config.sep
+            expected = CsvConfig(sep=delimiter).pd_read_csv_kwargs
+            given = [name for name, value in builder.config.pd_read_csv_kwargs.items() if value != expected.get(name)]
+            if given:
+                raise DataError(f"{folder}: its card reads CSV with {', '.join(given)}; expected UTF-8 with a header")
+            return {
+                split: (lambda: _described(builder.info.features), partial(_csv_tables, paths, delimiter))
+                for split, paths in files.items()
+            }
+        if hasattr(builder, "_read_metadata"):  # a folder of audio files
+            builder._read_metadata = partial(_metadata_tables, builder._read_metadata)
         # Streamed: the other way would copy all of it into a cache, and encode audio files with torchcodec.
         splits = builder.as_streaming_dataset()
     return {
-        str(name): (lambda split=split: split.features or {}, partial(_arrow_tables, split))
+        str(name): (lambda split=split: _described(split.features), partial(_arrow_tables, split))
         for name, split in splits.items()
     }
+
+
+def _described(features: Any) -> Mapping[str, Any]:
+    """Features of the library, if there are any, as `name_labels` takes them."""
+    return {} if features is None else features.to_dict()
+
+
+def _csv_tables(files: Sequence[Path], delimiter: str, row: int) -> Tables:
+    """The files one after the other, as text."""
+    start, columns = 0, None
+    for file in files:
+        table = read_csv(file, delimiter)
+        columns = _same_columns(table.columns, columns, file)
+        yield start, _text_table(table)
+        start += len(table.rows)
+
+
+def _metadata_tables(read: Callable[..., Iterable[pa.Table]], file: str, **options: Any) -> Iterable[pa.Table]:
+    """The metadata beside audio files, of CSV as text; `read` is the library's own way."""
+    if options.get("metadata_ext") == ".csv":
+        return iter([_text_table(read_csv(Path(file)))])
+    return read(file, **options)
+
+
+def _text_table(table: SourceTable) -> pa.Table:
+    return pa.table({name: pa.array([row[name] for row in table.rows], pa.string()) for name in table.columns})
+
+
+def _same_columns(columns: Iterable[str], first: frozenset[str] | None, file: Path) -> frozenset[str]:
+    """The columns of a file, which are those of the first file of the split (None = this is the first)."""
+    found = frozenset(columns)
+    if first is not None and found != first:
+        name = min(found ^ first)
+        raise DataError(f"{file}: column {shown(name)} is not in all files of the split; expected the same columns")
+    return found
+
+
+def _parquet_features(datasets: Any, files: Sequence[Path]) -> Mapping[str, Any]:
+    """The features of a split. Files may differ in the types of numbers, not in columns and the names of classes."""
+    first: Mapping[str, Any] = {}
+    for number, file in enumerate(files):
+        features = datasets.Features.from_arrow_schema(pq.read_schema(file)).to_dict()
+        first = features if number == 0 else first
+        _same_columns(features, frozenset(first), file)
+        for column, feature in features.items():
+            if feature != first[column] and (has_labels(feature) or has_labels(first[column])):
+                raise DataError(
+                    f"{file}: column {shown(column)} has other class labels than in {files[0].name}; "
+                    "expected the same in all files of a split"
+                )
+    return first
 
 
 def _arrow_tables(split: Dataset | IterableDataset, row: int) -> Tables:
     """The split from a row on. Arrow tables come without decoding."""
     remaining = (split.skip(row) if row else split).with_format("arrow")
-    # One row each: those of CSV metadata differ in type, 1 and 1.0
+    # One row each: those of metadata may differ in type, 1 and 1.0
     return enumerate(cast(Iterable[pa.Table], remaining.iter(batch_size=1)), row)
 
 

@@ -200,6 +200,11 @@ def _score_columns(
             layouts["wide (rater_id and a column per dimension)"] = [_ScoreColumn(d, None, d) for d in dimensions]
         split_names = [(column, *column.partition(":")) for column in table.columns]
         rated_columns = [_ScoreColumn(column, r, d) for column, d, _, r in split_names if d in dimensions and r]
+        folded = {dimension.casefold(): dimension for dimension in dimensions}
+        for column, d, _, r in split_names:
+            meant = folded.get(d.strip().casefold())
+            if rated_columns and r and meant is not None and d not in dimensions:
+                raise DataError(f"{table.path}: column {shown(column)}; expected {f'{meant}:{r}'!r}, or another name")
         if rated_columns:
             layouts["wide (columns DIMENSION:RATER)"] = rated_columns
         if wide and not layouts and not present and "rater_id" not in names and len(dimensions) == 1:

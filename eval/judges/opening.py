@@ -131,7 +131,7 @@ def _named(
     """A judge that is not prompted, by its name or folder."""
     placing: Any = {name: value for name, value in loading.items() if name not in ("budget", "answers")}
     if spec.startswith(SCORES):
-        return ScoresFile(Path(spec.removeprefix(SCORES)))
+        return ScoresFile(Path(spec.removeprefix(SCORES)), [pair.pair_id for pair in dataset.pairs])
     if spec == "random":
         return RandomJudge(dataset.card.dimensions, seed)
     if not (spec in BASELINES or spec.startswith(PROBE)):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from ...data_modules.errors import DataError, names_shown, shown
+from ...data_modules.errors import DataError, counted, names_shown, shown
 from ...data_modules.schema import Pair
-from ...data_modules.tables import read_table
+from ...data_modules.tables import TableRow, read_table
 from ..results import ITEMS_FILE, REPORT_FILE
 from . import OK, given_scores
 
@@ -27,17 +28,18 @@ class ScoresFile:
 
     Args:
         path: The table.
+        pair_ids: Of the dataset that is measured, whatever its split. Rows of other pairs are left out with a warning.
 
     Raises:
         DataError: If the table cannot be read, lacks a column, or has a row without a pair or a dimension, a score that
-            is no finite number, or two rows for one pair and dimension.
+            is no finite number, or two rows for one pair and dimension; or if it has none of the pairs.
     """
 
     only_given: str | None = "a file of scores cannot score changed pairs"
     signature: str | None
     """Signature of the report that the items belong to (`eval.results.signature`); None = they belong to no report."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, pair_ids: Collection[str] | None = None) -> None:
         table = read_table(path)
         # `score --manifest` writes a column and a label for each dimension, and rows without scores
         wide = "status" in table.columns and "dimension" not in table.columns
@@ -65,10 +67,22 @@ class ScoresFile:
                     continue
                 self._scores[key] = record.number(score)
                 self._uncertainties[key] = record.number(uncertainty)
+        if pair_ids is not None:
+            _check_pairs(table.records(), frozenset(pair_ids))
         self.dimensions = tuple(dimensions or dict.fromkeys(dimension for _, dimension in self._scores))
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
         return given_scores(pairs, self.dimensions, self._scores, self._absent, self._uncertainties)
+
+
+def _check_pairs(rows: Sequence[TableRow], known: frozenset[str]) -> None:
+    others = [row for row in rows if row.name("pair_id") not in known]
+    if not others:
+        return
+    found = f"{others[0].place('pair_id')}: value {shown(others[0].values['pair_id'])}; no such pair in the dataset"
+    if len(others) == len(rows):
+        raise DataError(f"{found}, and so in all rows; expected its pair ids")
+    print(f"warning: {found} ({counted(len(others), 'such row')} of {len(rows)} left out)", file=sys.stderr)
 
 
 def _signature_of(items: Path) -> str | None:

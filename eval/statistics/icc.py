@@ -28,7 +28,7 @@ from scipy import linalg, sparse, stats
 
 from ...data_modules.ratings import RatingTable
 from ...data_modules.targets import fit_rater_model
-from .agreement import Statistic
+from .agreement import Statistic, is_constant
 from .bootstrap import Resamples, with_interval
 
 Form = Literal["ICC(1,1)", "ICC(A,1)", "ICC(C,1)", "ICC(1,k)", "ICC(A,k)", "ICC(C,k)"]
@@ -113,8 +113,9 @@ class _Panel:
         item_positions, items = np.unique(table.items[shared], return_inverse=True)
         rater_positions, raters = np.unique(table.raters[shared], return_inverse=True)
         scores = table.scores[shared]
-        # Nothing depends on the mean, and differences of sums of squares would lose digits with it
-        scores = scores - scores.mean() if len(scores) else scores
+        # Nothing depends on the mean, and differences of sums of squares would lose digits with it. Of a constant, the
+        # mean in floating point may be another number
+        scores = scores - scores.mean() if len(scores) and not is_constant(scores) else np.zeros(len(scores))
         self.n_items, self.n_raters = len(item_positions), len(rater_positions)
         self.complete = len(scores) == self.n_items * self.n_raters
         self.sizes = np.bincount(items, minlength=self.n_items)
@@ -129,7 +130,9 @@ class _Panel:
 
     def components(self, weights: np.ndarray | None = None) -> _Components:
         """Components where item i counts as weights[i] different items, not all 0; None = every item once."""
-        rest = None if weights is not None else float((self._model.residual**2).sum())
+        rest, rounding = None, 10 * _RIDGE
+        if weights is None:
+            rest, rounding = float((self._model.residual**2).sum()), _ROUNDING
         weights = np.ones(self.n_items) if weights is None else weights
         sizes, sums, squares = self.sizes, self._sums, self._squares
         n_ratings, n_items = weights @ sizes, weights.sum()
@@ -146,14 +149,18 @@ class _Panel:
         with np.errstate(divide="ignore", invalid="ignore"):
             within = within_items / (n_ratings - n_items)
             error = max(rest, 0.0) / freedom if freedom > 0 else math.nan
-            return _Components(
-                one_way_item=(between_items - (n_items - 1) * within) / (n_ratings - weights @ sizes**2 / n_ratings),
-                within=within,
-                item=(within_raters - rest - (n_items - c) * error) / (n_ratings - n_raters),
-                rater=(within_items - rest - (n_raters - c) * error) / (n_ratings - n_items),
-                error=error,
-                k=n_items / (weights @ (1 / sizes)),
+            variances = np.array(
+                [
+                    (between_items - (n_items - 1) * within) / (n_ratings - weights @ sizes**2 / n_ratings),
+                    within,
+                    (within_raters - rest - (n_items - c) * error) / (n_ratings - n_raters),
+                    (within_items - rest - (n_raters - c) * error) / (n_ratings - n_items),
+                    error,
+                ]
             )
+        # What rounding leaves of 0 would make a share of nothing but noise
+        variances[np.abs(variances) <= rounding * (weights @ squares) / n_ratings] = 0
+        return _Components(*variances.tolist(), k=n_items / (weights @ (1 / sizes)))
 
     def _explained_by_raters(self, weights: np.ndarray, of_rater: np.ndarray, rater_sums: np.ndarray) -> float:
         """Sum of squares that the raters explain beyond the items."""
@@ -203,7 +210,8 @@ def _with_f_intervals(points: dict[Form, Statistic], components: _Components, pa
         if point.value is None:
             pass
         elif ends is None:
-            point = replace(point, reason="no interval: the raters agree perfectly")
+            why = "the raters agree perfectly" if item > 0 else "neither items nor errors vary"
+            point = replace(point, reason=f"no interval: {why}")
         elif form.endswith("1)"):
             point = replace(point, low=ends[0], high=ends[1])
         elif 1 + (k - 1) * ends[0] <= _ROUNDING:
@@ -228,7 +236,7 @@ def _ratio_limits(item: float, other: float, df_item: int, df_other: int, k: int
 def _absolute_limits(
     single: Statistic, item: float, rater: float, error: float, n: int, k: int
 ) -> tuple[float, float] | None:
-    if single.value is None or 1 - single.value <= _ROUNDING:
+    if single.value is None or 1 - single.value <= _ROUNDING or item == error == 0:
         return None
     a = k * single.value / (n * (1 - single.value))
     b = 1 + a * (n - 1)

@@ -75,6 +75,17 @@ def test_scores_of_an_unknown_scale():
     assert same_scores(np.array([])).tolist() == []
 
 
+def test_a_number_of_few_digits_was_written_so(tmp_path):
+    """In float16, 70.1 is 70.125, 65.4 is 65.375, and 500.4 is 500.5: means of eight ratings on a scale to 100."""
+    scores = [70.1, 70.125, 65.4, 65.375, 500.4, 500.5, 16777217.0, 16777216.0]
+    assert same_scores(np.array(scores)).tolist() == scores
+    rows = [f"i{number},a,w,{score}" for number, score in enumerate(scores)]
+    (tmp_path / "table.csv").write_text("\n".join(["item,annotator,dimension,score", *rows]) + "\n")
+    assert read_frame(tmp_path / "table.csv", {}).rows["score"].tolist() == scores
+    np.testing.assert_array_equal(on_scale(np.array(scores[:4]), 0, 100, 0.1), [70.1, np.nan, 65.4, np.nan])
+    assert np.isnan(on_scale(np.array([-0.125, 70.125]), 0, 70.1, None)).all()
+
+
 @pytest.mark.parametrize(("kind", "digits"), [(np.float32, 6), (np.float16, 3)])
 def test_numbers_of_narrow_types_are_as_they_were_written(kind, digits):
     written = [float(f"{number}e{2 - digits}") for number in range(0, 10**digits, 7 ** (digits - 2))]

@@ -144,3 +144,40 @@ def test_a_mean_whose_limits_have_no_lower_end_has_no_interval():
     assert (mean.low, mean.high) == (None, None)
     assert mean.reason == "no interval: it has no lower end, as the raters may not agree at all"
     assert found["ICC(C,k)"].low < found["ICC(C,k)"].value < found["ICC(C,k)"].high
+
+
+# Each rater gives every item the same score, 0.1 times this, in an incomplete panel
+BUTTONS = np.where(
+    np.array(
+        [
+            [0, 0, 0, 0, 1, 0, 1, 0],
+            [0, 0, 1, 1, 0, 0, 1, 0],
+            [1, 0, 1, 0, 0, 0, 0, 0],
+            [0, 1, 1, 1, 1, 0, 0, 0],
+            [0, 1, 1, 0, 0, 0, 1, 1],
+        ],
+        bool,
+    ),
+    np.array([1.2, 0.5, 0.4, 0.7, 0.0, 0.3, 0.9, 0.9]),
+    NAN,
+)
+
+
+@pytest.mark.parametrize("scores", [BUTTONS, np.tile([1.0, 3.0], (12, 1)), np.tile([1.1, 3.3, 1.1], (12, 1))])
+@pytest.mark.parametrize(("factor", "shift"), [(1, 0), (-2.5, 7), (1e-8, 0), (1, 1e6)])
+def test_raters_who_always_press_the_same_button(scores, factor, shift):
+    """Neither items nor errors vary: what rounding leaves of both is no consistency of 1."""
+    order = np.random.default_rng(0).permutation(scores.shape[1])
+    found = measured((factor * scores + shift)[:, order], resamples=20)
+    for form in ("ICC(C,1)", "ICC(C,k)"):
+        assert found[form].value is None
+        assert found[form].reason == "the variance of items, raters and error is 0 or cannot be told apart"
+    assert found["ICC(A,1)"].value == found["ICC(A,k)"].value == 0
+    assert (found["ICC(A,1)"].low, found["ICC(A,1)"].high) == (None, None) or scores is BUTTONS
+
+
+@pytest.mark.parametrize("value", [4.2, 1.1, -3e-8, 1e9 + 0.1])
+def test_constant_ratings_have_no_icc(value):
+    rated = np.random.default_rng(1).random((22, 6)) < 0.6
+    found = measured(np.where(rated, value, NAN), resamples=20)
+    assert [found[form].value for form in FORMS] == [None] * 6
