@@ -189,7 +189,7 @@ class Parts:
         self._key = _hash(self.identity)[:12]
 
     def begun(self) -> dict[str, Any] | None:
-        """What the plan says: `identity`, `rows` and what it `replaces`; None = none, or a damaged one."""
+        """What the plan says: `identity`, `rows`, what it `replaces` and `writes`; None = none, or a damaged one."""
         try:
             plan = json.loads((self.folder / _PLAN).read_text(encoding="utf-8"))
             return plan if plan.pop("sha256") == _hash(plan) and plan["schema_version"] == _SCHEMA_VERSION else None
@@ -201,11 +201,17 @@ class Parts:
         plan = self.begun()
         return plan is not None and plan["identity"] == self.identity
 
-    def plan(self, rows: int, replaces: Mapping[str, str | int] | None = None) -> None:
+    def plan(
+        self,
+        rows: int,
+        replaces: Mapping[str, str | int] | None = None,
+        writes: Mapping[str, str | int] | None = None,
+    ) -> None:
         """Begin with a manifest of so many rows, and a file of scores that may be replaced at the end
-        (None = there is none)."""
+        (None = there is none); at the end, with what the scores are known by that are about to take their place."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        plan = {"schema_version": _SCHEMA_VERSION, "identity": self.identity, "rows": rows, "replaces": replaces}
+        plan = {"schema_version": _SCHEMA_VERSION, "identity": self.identity, "rows": rows}
+        plan |= {"replaces": replaces, "writes": writes}
         _replace(self.folder / _PLAN, lambda file: file.write(_signed(plan)))
         self.rows = rows
 

@@ -156,7 +156,7 @@ def _begin(parts: Parts, claim: Claim, launch: Launch, restart: bool, overwrite:
         claim.take(rows, _facts(job.out), restart)
     else:
         if not overwrite:
-            _check_replaceable(job, plan["replaces"])
+            _check_replaceable(job, plan["replaces"], plan["writes"])
         claim.take(plan["rows"], plan["replaces"], restart)
     if launch.rank == 0:  # rank 0 puts the parts together
         _drop_outdated(parts, manifest)
@@ -229,9 +229,13 @@ def _finish(parts: Parts, start: float, before: int, overwrite: bool) -> Summary
     job, plan = parts.job, parts.begun()
 
     def check(scores: Path) -> None:
+        if plan is None:
+            return
         # Another process with the same command may have been faster
-        if not overwrite and plan is not None:
-            _check_replaceable(job, plan["replaces"], _facts(scores))
+        if not overwrite:
+            _check_replaceable(job, plan["replaces"], plan["writes"], _facts(scores))
+        # A process that is killed before the summary is written leaves scores that the next one must know
+        parts.plan(parts.rows, plan["replaces"], _facts(scores))
 
     failed, windowed, audio = parts.join(check)
     seconds = time.monotonic() - start

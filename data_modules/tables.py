@@ -13,7 +13,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -355,9 +354,7 @@ def plain_text(value: Any) -> Any:
 
     So is one that is stored as a float, as pandas does in a column with an empty cell.
     """
-    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
-        value = int(value)  # a float could be its neighbour
-    elif not isinstance(value, str):
+    if not isinstance(value, str):
         value = to_number(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < EXACT:
         value = int(value)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import soundfile
+from empathy_judge.batch_scoring import run
 from empathy_judge.batch_scoring.job import Parts
 from empathy_judge.batch_scoring.run import score_manifest
 from empathy_judge.batch_scoring.workers import Worker
@@ -104,6 +105,32 @@ def test_what_was_done_is_kept_and_the_end_is_the_same(write, make_job, undistur
     assert (summary.done_before, summary.rows, summary.scored) == (16, 20, 15)
     assert job.out.read_bytes() == undisturbed(job.manifest).read_bytes()
     assert not folder.exists()
+
+
+def test_a_process_that_ends_before_its_summary_is_gone_on_with(write, make_job, in_process, undisturbed, monkeypatch):
+    """The scores were there, and the same command took them for those of somebody else."""
+    job = make_job(write(rows_with_bad_ones()), "scores.csv")
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "replace_text", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            score_manifest(job, in_process)
+    assert job.out.exists()
+    summary = score_manifest(job, in_process)
+    assert (summary.done_before, summary.scored) == (20, 15)
+    assert job.out.read_bytes() == undisturbed(job.manifest).read_bytes()
+    assert not Parts(job).folder.exists()
+
+
+def test_scores_that_were_changed_after_such_an_end_stay(write, make_job, in_process, monkeypatch):
+    job = make_job(write(rows_with_bad_ones()), "scores.csv")
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "replace_text", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            score_manifest(job, in_process)
+    job.out.write_text("mine")
+    with pytest.raises(UserError, match="is not what this command wrote there"):
+        score_manifest(job, in_process)
+    assert job.out.read_text() == "mine"
 
 
 DAMAGES = {
