@@ -191,7 +191,9 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(write, make_job, in_proces
     monkeypatch.setattr(os, "fsync", lambda number: (events.append("sync"), sync(number)))
     monkeypatch.setattr(os, "replace", lambda old, new: (events.append(Path(new).name[:11]), replace(old, new)))
     score_manifest(job, in_process)
-    assert events == ["sync", "plan.json", "sync", "part-000000", "sync", "scores.csv", "scores.csv."]
+    plan, part = ["sync", "plan.json"], ["sync", "part-000000"]
+    # before the scores take their place, the plan says what they are
+    assert events == [*plan, *part, "sync", *plan, "scores.csv", "scores.csv."]
 
 
 def test_another_judge_manifest_or_level_is_refused_and_restart_begins_anew(
