@@ -68,7 +68,8 @@ def inspect(options: argparse.Namespace) -> int:
     with writing("inspect", options.page):
         from ..data_modules.inspection import inspect_dataset
         from ..data_modules.schema import PairDataset
-        from ..eval.inspection import inspection_facts, inspection_tables
+        from ..eval.inspection import inspection_facts
+        from ..eval.other_views import inspection_tables
 
         dataset = PairDataset.load(options.data)
         inspection = inspect_dataset(dataset, max_seconds=options.max_seconds)
@@ -78,7 +79,9 @@ def inspect(options: argparse.Namespace) -> int:
             from ..eval.pages.inspection import write_inspection_page
 
             pages.append(f"page: {write_inspection_page(dataset, inspection, facts, options.page)}")
-    tell(options, {**inspection.to_dict(), **facts}, lambda _: [*inspection_tables(inspection, facts), *pages])
+    tell(
+        options, {**inspection.to_dict(), **facts.as_json()}, lambda _: [*inspection_tables(inspection, facts), *pages]
+    )
     leaks = any(inspection.crossings[kind] for kind in inspection.refused)
     return FAILED_CHECKS if inspection.problems or leaks else DONE
 

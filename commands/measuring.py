@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from .judges import open_scorer
 if TYPE_CHECKING:
     from ..eval.frame import Frame
     from ..eval.judges.opening import Opened
+    from ..eval.report.others import LearningPoint, TableReport
 
 _LOADING = ("device", "backbone", "quantization", "cache", "windows", "budget", "answers")
 
@@ -43,8 +43,8 @@ def evaluate(options: argparse.Namespace) -> int:
             explain_worst(measured, judge, options.out)
         measured.save(options.out)
     where = f"report: {options.out / 'index.html'}"
-    tell(options, measured.report, lambda report: [*evaluation_views(report), where])
-    scored = sum(dimension["n_items"] for dimension in measured.report["dimensions"].values())
+    tell(options, measured.report.as_json(), lambda _: [*evaluation_views(measured.report), where])
+    scored = sum(dimension.n_items for dimension in measured.report.dimensions.values())
     return DONE if scored else FAILED_CHECKS
 
 
@@ -74,12 +74,12 @@ def compare(options: argparse.Namespace) -> int:
         if options.out is not None:
             comparison.save(options.out)
             where.append(f"report: {options.out / 'index.html'}")
-    everything = {"reports": comparison.reports, "rankings": comparison.rankings}
-    tell(options, everything, lambda results: [*comparison_views(**results), *where])
+    views = lambda _: [*comparison_views(comparison.reports, comparison.rankings), *where]  # noqa: E731
+    tell(options, comparison.report.as_json(), views)
     without = [
-        report["judge"]
+        report.judge
         for report in comparison.reports
-        if not any(dimension["n_items"] for dimension in report["dimensions"].values())
+        if not any(dimension.n_items for dimension in report.dimensions.values())
     ]
     for judge in without:
         print(f"{judge}: no pair has a score", file=sys.stderr)
@@ -97,11 +97,11 @@ def challenge(options: argparse.Namespace) -> int:
     if options.dry_run:
         return DONE
     from ..eval.challenges import challenge as measured
-    from ..eval.challenges import challenge_views
+    from ..eval.other_views import challenge_views
 
     settings = chosen(options, "split", "resamples", "seed")
     report = measured(options.name, opened.judges[0], opened.dataset, **settings, provenance=opened.provenances[0])
-    return tell(options, report, challenge_views)
+    return tell(options, report.as_json(), lambda _: challenge_views(report))
 
 
 def stress(options: argparse.Namespace) -> int:
@@ -115,17 +115,17 @@ def stress(options: argparse.Namespace) -> int:
     with writing("stress", options.out):
         scorer = open_scorer(options)
         from ..data_modules.schema import PairDataset
+        from ..eval.other_views import stress_views
         from ..eval.results import write_results
         from ..eval.stress import stress as look
-        from ..eval.stress import stress_frame, stress_views
+        from ..eval.stress import stress_frame
 
         settings = chosen(options, "split", "checks", "pairs", "resamples", "seed")
         report = look(scorer, PairDataset.load(options.data), **settings)
         if options.out is not None:
-            text = json.dumps(report, indent=2, allow_nan=False)
-            write_results("stress", options.out, {"results.csv": stress_frame(report), "stress.json": text})
-    tell(options, report, stress_views)
-    return FAILED_CHECKS if report["raised"] else DONE
+            write_results("stress", options.out, {"results.csv": stress_frame(report), "stress.json": report})
+    tell(options, report.as_json(), lambda _: stress_views(report))
+    return FAILED_CHECKS if report.raised else DONE
 
 
 def agreement(options: argparse.Namespace) -> int:
@@ -137,7 +137,7 @@ def agreement(options: argparse.Namespace) -> int:
     report = _measure_table(options, options.cluster, pairs=options.pairs, kappa_weights=options.kappa_weights)
     from ..eval.views import agreement_views
 
-    return tell(options, report, agreement_views)
+    return tell(options, report.as_json(), lambda _: agreement_views(report))
 
 
 def plan(options: argparse.Namespace) -> int:
@@ -148,7 +148,8 @@ def plan(options: argparse.Namespace) -> int:
     agreement, standard error of a judge's Spearman, power to tell two judges apart, and cost. With --learning also what
     a judge learns from so many pairs.
     """
-    from ..eval.plan import assumed_pilot, make_plan, pilot_from, plan_views, save_plan
+    from ..eval.other_views import plan_views
+    from ..eval.plan import assumed_pilot, make_plan, pilot_from, save_plan
 
     if (options.pilot is None) == (not options.variance):
         raise UserError("expected either a pilot (a table or the folder of a pair dataset) or --variance")
@@ -163,15 +164,15 @@ def plan(options: argparse.Namespace) -> int:
         assumed = chosen(options, "items", "raters", "agreement", "difference", "power", "between", "price")
         report = make_plan(pilot, **assumed)
         if options.learning is not None:
-            report["learning"] = _learning_curve(options)
+            report = report.model_copy(update={"learning": _learning_curve(options)})
         where = []
         if options.out is not None:
             save_plan(report, options.out)
             where.append(f"picture: {options.out / 'plan.png'}")
-    return tell(options, report, lambda report: [*plan_views(report), *where])
+    return tell(options, report.as_json(), lambda _: [*plan_views(report), *where])
 
 
-def _learning_curve(options: argparse.Namespace) -> Any:
+def _learning_curve(options: argparse.Namespace) -> tuple[LearningPoint, ...]:
     """What ``--learning`` adds to a plan."""
     from ..data_modules.schema import PairDataset
     from ..eval.judges.baselines.probe import learning_curve
@@ -229,10 +230,10 @@ def _compare_table(options: argparse.Namespace) -> int:
     report = _measure_table(options, clusters[options.cluster])
     from ..eval.views import table_comparison_views
 
-    return tell(options, report, table_comparison_views)
+    return tell(options, report.as_json(), lambda _: table_comparison_views(report))
 
 
-def _measure_table(options: argparse.Namespace, cluster: Literal["group", "system"], **more: Any) -> dict[str, Any]:
+def _measure_table(options: argparse.Namespace, cluster: Literal["group", "system"], **more: Any) -> TableReport:
     """What `agreement_table.measure_agreement` finds in the table of the options."""
     from ..data_modules.tables import parse_mapping
     from ..eval.agreement_table import measure_agreement

@@ -307,3 +307,9 @@ def test_its_cells_run_in_order(cells, tmp_path, monkeypatch, capsys):
     assert set(names["run"].agreement) == {"vocal_empathy"}
     assert (tmp_path / "first_hour" / "judge" / "judge.json").is_file()
     assert "data | ratings, row 1, column 'score': value 9" in capsys.readouterr().out
+
+
+def test_the_page_of_fields_is_what_the_types_of_reports_say():
+    """`make docs` writes it."""
+    hooks = loaded(DOCS / "hooks.py")
+    assert hooks.REPORT_FIELDS.read_text(encoding="utf-8") == hooks.report_fields_page()
