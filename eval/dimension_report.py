@@ -66,7 +66,7 @@ def dimension_report(
     judged: Judged,
     items: pd.DataFrame,
     lengths: Lengths,
-    asked: Usage | None,
+    usage: Usage | None,
     part: PairDataset,
     three_way: ThreeWay | None,
 ) -> DimensionReport:
@@ -77,7 +77,7 @@ def dimension_report(
         judged: The judged items of the dimension.
         items: Rows of `evaluate.Results.items` of the dimension, for all pairs.
         lengths: Lengths of the responses.
-        asked: What a prompted judge tells about its answers.
+        usage: What a prompted judge tells about its answers.
         part: The pairs and ratings that the judge is measured on.
         three_way: How differences of its scores become verdicts of people; None = the judge has no such model.
     """
@@ -97,7 +97,7 @@ def dimension_report(
         uncertainty=_uncertainty(judged, items),
         verdicts=None if three_way is None else _verdicts(dimension, judged, items, part, three_way),
         length=_length_bias(judged, lengths),
-        asked=asked,
+        usage=usage,
         **dict(judge_report(judged, scale, dimension.higher_is_better)),
     )
 
@@ -230,7 +230,7 @@ def _uncertainty(judged: Judged, items: pd.DataFrame) -> Uncertainty | None:
         standard_error=distribution(error[known]),
         error_ratio=error_ratio(judged.score, error, judged.panel.human, judged.panel.draws),
         intervals=_intervals(items, judged.panel.human, judged.panel.draws),
-        surest_half=_surest_half(judged, error),
+        most_confident_half=_most_confident_half(judged, error),
         abstained=int(items[ABSTAINED].to_numpy(bool).sum()) if ABSTAINED in items else 0,
     )
 
@@ -249,7 +249,7 @@ def _intervals(items: pd.DataFrame, human: np.ndarray, draws: Resamples) -> dict
     return reports
 
 
-def _surest_half(judged: Judged, error: np.ndarray) -> MostConfidentHalf:
+def _most_confident_half(judged: Judged, error: np.ndarray) -> MostConfidentHalf:
     """Agreement on the half of the items with the smallest standard errors, and its gain over that on all items."""
     known = np.isfinite(error)
     if not known.all() or is_constant(error):
@@ -298,12 +298,12 @@ def _verdicts(
     judge, rater = (
         statistic if statistic.value is not None else Statistic(None, reason=no_raters) for statistic in (judge, rater)
     )
-    promised = {}
+    risk_bounds = {}
     for max_error, bound in zip(MAX_ERRORS, model.decided_above, strict=True):
         decided = confidence >= (math.inf if bound is None else bound)
         given = decided.astype(np.float64)
         undefined = Statistic(None, reason="no verdict is given")
-        promised[f"{100 * max_error:g}"] = RiskBound(
+        risk_bounds[f"{100 * max_error:g}"] = RiskBound(
             max_error=max_error,
             # without a bound none is given, whatever the items
             given=estimate(np.mean, given, resamples=draws) if bound is None else estimate_share(given, draws),
@@ -318,8 +318,8 @@ def _verdicts(
         ties=float((verdict == 2).mean()),
         most_frequent=float(np.bincount(verdict).max() / len(verdict)),
         **estimates(measured, *predicted.T, verdict, resamples=draws, reasons=dict.fromkeys(_QUALITY, "undefined")),
-        beside_one_rater=VsSingleRater(judge=judge, rater=rater, difference=difference(judge, rater, draws)),
-        promised=promised,
+        vs_single_rater=VsSingleRater(judge=judge, rater=rater, difference=difference(judge, rater, draws)),
+        risk_bounds=risk_bounds,
         curve=tuple(
             RiskPoint(coverage=float(end / len(order)), risk=float(risk)) for end, risk in zip(ends, risks, strict=True)
         ),

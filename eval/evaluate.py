@@ -256,11 +256,11 @@ def measure(
             not_rated=tuple(name for name in judge.dimensions if name not in {d.name for d in dimensions}),
         ),
         in_windows=int(np.count_nonzero(tables[0][WINDOWS] > 1)) if WINDOWS in tables[0] else None,
-        effort=Runtime(
+        runtime=Runtime(
             seconds_per_pair=(wall if answers is None else answers.seconds) / len(part.pairs),
             measured="wall_clock" if answers is None else "requests",
         ),
-        asking=None if answers is None else prompting_report(answers, [*runs.values()]),
+        prompting=None if answers is None else prompting_report(answers, [*runs.values()]),
         dimensions={
             dimension.name: dimension_report(
                 dimension,

@@ -86,22 +86,22 @@ PROMPTED_NOTE = (
 def prompted_rows(reports: Sequence[Report]) -> list[list[str]]:
     """A row of `PROMPTED_HEAD` for every judge and dimension; none where no judge is prompted."""
     rows = []
-    for report in reports if any(report.asking for report in reports) else ():
+    for report in reports if any(report.prompting for report in reports) else ():
         for name, result in report.dimensions.items():
-            asking, asked = report.asking, result.asked
+            prompting, usage = report.prompting, result.usage
             cost, failures, *answers = [NONE] * 5
-            if asking is not None and asked is not None:
-                cost, failures = dollars(asking.cost_per_1000_pairs), percent(asking.failure_rate)
-                orders = asked.orders.inconsistent, asked.orders.first_preferred
-                answers = [ranged(asked.repeats.icc), *(ranged(statistic, percent) for statistic in orders)]
-            time = seconds(report.effort.seconds_per_pair)
+            if prompting is not None and usage is not None:
+                cost, failures = dollars(prompting.cost_per_1000_pairs), percent(prompting.failure_rate)
+                orders = usage.orders.inconsistent, usage.orders.first_preferred
+                answers = [ranged(usage.repeats.icc), *(ranged(statistic, percent) for statistic in orders)]
+            time = seconds(report.runtime.seconds_per_pair)
             rows.append([report.judge, name, cost, time, failures, *answers])
     return rows
 
 
 def failed_questions(reports: Iterable[Report]) -> list[str]:
     """A sentence for each prompted judge with questions that failed: how many, and why."""
-    failed = (report for report in reports if report.asking and report.asking.failed)
+    failed = (report for report in reports if report.prompting and report.prompting.failed)
     return [f"{report.judge}: {sentences('prompted', report=report)[0]}" for report in failed]
 
 

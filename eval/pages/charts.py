@@ -209,12 +209,12 @@ def risk_coverage(verdicts: Verdicts, alt: str) -> Markup:
     with plot(4.3, 3.4) as (figure, axes):
         shares, risks = zip(*((point.coverage, point.risk) for point in verdicts.curve), strict=True)
         axes.plot(shares, risks, color=ACCENT, linewidth=1.6)
-        for promise in verdicts.promised.values():
+        for promise in verdicts.risk_bounds.values():
             if promise.given.value is not None and promise.wrong.value is not None:
                 xy = promise.given.value, promise.wrong.value
                 axes.plot(*xy, "o", color=ACCENT, markersize=6.5)
                 _note(axes, f"{promise.max_error:g}", xy, (0, -14), ha="center")
-        rater = verdicts.beside_one_rater.rater.value
+        rater = verdicts.vs_single_rater.rater.value
         if rater is not None:
             axes.axhline(1 - rater, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
             _note(axes, "one rater", (0, 1 - rater), (4, 4))

@@ -123,9 +123,9 @@ class Report(Versioned):
     """Dimensions of one side alone."""
     in_windows: Count | None
     """Pairs that were read in several windows; null = unknown."""
-    effort: Runtime
+    runtime: Runtime
     """How long scoring took."""
-    asking: Prompting | None
+    prompting: Prompting | None
     """Null if the judge is not prompted."""
     dimensions: dict[str, DimensionReport]
     """Dimension -> the judge on it."""

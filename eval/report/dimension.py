@@ -81,7 +81,7 @@ class Uncertainty(Part):
     """Root mean square of error / standard error; 1 = as large as stated, above 1 = larger."""
     intervals: dict[str, StatedInterval]
     """Level in percent -> coverage and width."""
-    surest_half: MostConfidentHalf
+    most_confident_half: MostConfidentHalf
     """Whether agreement is better where the judge is sure."""
     abstained: Count
     """Items that the judge abstains from; they count all the same."""
@@ -135,9 +135,9 @@ class Verdicts(Part):
     """Brier score of the probabilities, 0 to 2; 0 is perfect."""
     ece: Statistic
     """Expected calibration error of the probabilities, 0 to 1."""
-    beside_one_rater: VsSingleRater
+    vs_single_rater: VsSingleRater
     """Whether one rater is right more often."""
-    promised: dict[str, RiskBound]
+    risk_bounds: dict[str, RiskBound]
     """Promised error in percent -> what it allows."""
     curve: tuple[RiskPoint, ...]
     """Risk by coverage."""
@@ -228,7 +228,7 @@ class DatasetPart(Part):
     """Null without preferences or comparisons, or where the judge has no model of them."""
     length: Length
     """Length bias."""
-    asked: Usage | None
+    usage: Usage | None
     """Null if the judge is not prompted."""
 
 

@@ -76,7 +76,7 @@ ANSWERS = {
 
 def test_requests_failures_cost_and_time_and_the_requests_of_listening_checks_apart(six):
     report = evaluate(asked_judge(ANSWERS), six, probes=("silent", "response_only")).report
-    assert report.asking.as_json() == {
+    assert report.prompting.as_json() == {
         "pairs": 6, "scored": 5, "without_score": {"refused": 1}, "questions": 18, "requests": 17, "kept": 3,
         "failed": 8, "failure_rate": pytest.approx(8 / 18),
         "failures": {
@@ -88,13 +88,13 @@ def test_requests_failures_cost_and_time_and_the_requests_of_listening_checks_ap
         "versions": {"m-1": 5, "m-2": 3}, "version_changed": True, "check_requests": 34,
         "check_cost": pytest.approx(2 * 0.17),
     }  # fmt: skip
-    assert report.effort.as_json() == {"seconds_per_pair": pytest.approx(34 / 6), "measured": "requests"}
+    assert report.runtime.as_json() == {"seconds_per_pair": pytest.approx(34 / 6), "measured": "requests"}
 
 
 def test_a_cost_that_is_not_wholly_known_is_no_cost(six):
     unknown = {name: own | {"cost": None} if name in ("pair-3", "pair-7") else own for name, own in ANSWERS.items()}
     report = evaluate(asked_judge(unknown), six).report
-    asking = report.asking
+    asking = report.prompting
     assert (asking.cost, asking.cost_per_1000_pairs, asking.check_requests) == (None, None, 0)
     assert asking.cost_reason == "no price or tokens are known of the answers on 2 of 6 pairs"
     assert notes(report)[1].endswith(f"Cost: {asking.cost_reason}.")
@@ -105,13 +105,13 @@ def test_pairs_without_answers_do_not_make_the_others_cheaper(six):
     answers = ANSWERS | {"pair-5": nothing, "pair-6": nothing}
     # a score without requests, as in a comparison that is recorded with its other pair
     answers["pair-7"] = ANSWERS["pair-7"] | {"requests": 0, "cost": None}
-    asking = evaluate(asked_judge(answers), six).report.asking
+    asking = evaluate(asked_judge(answers), six).report.prompting
     assert (asking.cost, asking.cost_per_1000_pairs) == pytest.approx((0.08, 1000 * 0.08 / 4))
 
 
 def test_repeated_answers_and_a_changed_version_where_both_answered(six):
     """Sums of squares 2, 0, 0.5 and 0 with 1, 2, 1 and 1 degrees of freedom; ICC from the analysis of variance."""
-    asked = evaluate(asked_judge(ANSWERS), six).report.dimensions["empathy"].asked
+    asked = evaluate(asked_judge(ANSWERS), six).report.dimensions["empathy"].usage
     found = asked.repeats
     assert found.within_sd.value == pytest.approx(math.sqrt(2.5 / 5))
     assert (found.within_sd.n, found.within_sd.dropped) == (4, 2)
@@ -129,15 +129,15 @@ def test_repeated_answers_and_a_changed_version_where_both_answered(six):
 def test_versions_that_never_met_have_no_difference(six):
     answers = {f"pair-{number}": told([number / 2] * 3, ["m-1" if number < 5 else "m-2"] * 3) for number in range(2, 8)}
     report = evaluate(asked_judge(answers), six).report
-    assert report.asking.versions == {"m-1": 3, "m-2": 3}
-    assert report.dimensions["empathy"].asked.drift[0].difference.reason == "no pair was answered by both"
+    assert report.prompting.versions == {"m-1": 3, "m-2": 3}
+    assert report.dimensions["empathy"].usage.drift[0].difference.reason == "no pair was answered by both"
 
 
 def test_one_version_and_one_answer_have_neither_drift_nor_repeats(six):
     answers = {f"pair-{number}": told([number / 2]) for number in range(2, 8)}
     report = evaluate(asked_judge(answers), six).report
-    asked = report.dimensions["empathy"].asked
-    assert (report.asking.version_changed, asked.drift) == (False, ())
+    asked = report.dimensions["empathy"].usage
+    assert (report.prompting.version_changed, asked.drift) == (False, ())
     assert (asked.repeats.icc.value, asked.repeats.icc.reason) == (None, "no item has two answers")
     assert asked.orders.inconsistent.reason == "0 comparisons"
 
@@ -167,7 +167,7 @@ def comparing_judge(bias: float) -> AnyJudge:
 def test_position_bias(make_dataset, bias):
     """Where it follows its bias, the order in which the better one comes first is right all the same."""
     dataset = make_dataset(n_groups=60, per_group=5, noise=0.4)
-    found = evaluate(comparing_judge(bias), dataset).report.dimensions["empathy"].asked.orders
+    found = evaluate(comparing_judge(bias), dataset).report.dimensions["empathy"].usage.orders
     inconsistent, first = found.inconsistent, found.first_preferred
     assert inconsistent.n == 45 * 4
     assert inconsistent.value == pytest.approx(bias, abs=0.1)
@@ -206,8 +206,8 @@ def test_a_judge_that_takes_long_for_good(make_dataset):
     assert 0.3 < found.difference.low < found.difference.value < found.difference.high
     words = report.dimensions["empathy"].length.words
     assert words.judge.reason == "all responses are equally long"
-    assert report.asking is None
-    assert report.effort.measured == "wall_clock"
+    assert report.prompting is None
+    assert report.runtime.measured == "wall_clock"
 
 
 def test_people_who_like_length_too_are_no_bias(make_dataset):
@@ -254,7 +254,7 @@ def test_a_comparison_shows_what_asking_took(make_dataset, make_judge, tmp_path)
     dataset = make_dataset(n_groups=24, noise=0.4)
     found = compare([asked_judge(ANSWERED), comparing_judge(1.0), make_judge(0.4)], dataset, probes=(), resamples=50)
     asked, comparing, tone = prompted_rows(found.reports)
-    icc = found.reports[0].dimensions["empathy"].asked.repeats.icc.value
+    icc = found.reports[0].dimensions["empathy"].usage.repeats.icc.value
     assert asked[5].startswith(f"{icc:.2f} [")
     assert asked == ["asked", "empathy", "30.00", "6", "0 %", asked[5], "—", "—"]
     assert comparing[5:] == ["—", "100 % [81, 100]", "100 % [81, 100]"]  # all comparisons in 18 groups
@@ -270,7 +270,7 @@ def test_a_comparison_shows_what_asking_took(make_dataset, make_judge, tmp_path)
     table = (tmp_path / "comparison.md").read_text(encoding="utf-8")
     assert f"| asked | empathy | 30.00 | 6 | 0 % | {asked[5]} | — | — |" in table
     numbers = read_report(tmp_path / "comparison.json", ComparisonReport)
-    assert [report.asking is None for report in numbers.reports] == [False, False, True]
+    assert [report.prompting is None for report in numbers.reports] == [False, False, True]
 
 
 def test_a_comparison_tells_why_questions_failed(make_dataset, make_judge, tmp_path):
@@ -306,7 +306,7 @@ def test_a_report_tells_how_the_judge_was_asked(six, tmp_path):
     assert "Cost: $0.17 in all, $28.33 per 1,000 pairs." in page
     assert "The model changed while it was asked: m-1 (5 pairs)" in table
     statistics = (tmp_path / "results.csv").read_text(encoding="utf-8")
-    assert "asked,empathy,,,asked.repeats.within_sd,0.70" in statistics
+    assert "asked,empathy,,,usage.repeats.within_sd,0.70" in statistics
 
 
 @pytest.mark.parametrize(("sign", "more"), [(1, "higher"), (-1, "lower")])

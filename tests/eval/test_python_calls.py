@@ -22,7 +22,7 @@ from .conftest import HOSTILE
 
 def figures(report: Report) -> Report:
     """Without what a clock, a machine or the caller says."""
-    return report.model_copy(update={"effort": None, "command": "", "versions": {}})
+    return report.model_copy(update={"runtime": None, "command": "", "versions": {}})
 
 
 def test_a_judge_is_a_folder_a_scorer_or_an_object(trained_run, dataset_folder, tmp_path, capsys):

@@ -41,8 +41,8 @@ def test_coverage_widths_and_the_surest_half_are_those_of_the_items(evaluation):
     sure = items["uncertainty"] == 0.3
     half = spearmanr(items["score"][sure], items["human_mean"][sure]).statistic
     full = report.dimensions["empathy"].spearman.value
-    assert own.surest_half.spearman.value == pytest.approx(half)
-    assert_near(own.surest_half.gain, half - full)
+    assert own.most_confident_half.spearman.value == pytest.approx(half)
+    assert_near(own.most_confident_half.gain, half - full)
     ratio = np.sqrt((((items["score"] - items["human_mean"]) / items["uncertainty"]) ** 2).mean())
     assert own.error_ratio.value == pytest.approx(ratio)
     assert report.dimensions["empathy"].verdicts is None  # it knows nothing of people's verdicts on two
@@ -110,14 +110,14 @@ def test_verdicts_on_two_responses_are_measured_beside_one_rater(make_dataset, m
     assert own.n == len(first) > 20
     for name, value in quality(found, verdict).items():
         assert_near(getattr(own, name), value)
-    assert own.beside_one_rater.rater.value == pytest.approx(np.nanmean(beside_one_rater(found.argmax(1), counts)[1]))
+    assert own.vs_single_rater.rater.value == pytest.approx(np.nanmean(beside_one_rater(found.argmax(1), counts)[1]))
     given = found.max(1) >= 0.8
-    assert own.promised["20"].given.value == pytest.approx(given.mean())
-    assert own.promised["20"].wrong.value == pytest.approx(wrong[given].mean())
-    assert own.promised["5"].wrong.reason == "no verdict is given"
+    assert own.risk_bounds["20"].given.value == pytest.approx(given.mean())
+    assert own.risk_bounds["20"].wrong.value == pytest.approx(wrong[given].mean())
+    assert own.risk_bounds["5"].wrong.reason == "no verdict is given"
     assert own.curve[-1].as_json() == {"coverage": 1.0, "risk": pytest.approx(wrong.mean())}
     assert [point.coverage for point in own.curve] == sorted({point.coverage for point in own.curve})
-    share = 100 * own.promised["15"].given.value
+    share = 100 * own.risk_bounds["15"].given.value
     said = f"Where at most 15 % of its verdicts may be wrong it gives {share:.0f} % of them"
     page, text = render_page(measured.report, measured.items, measured.dataset), markdown_report(measured.report)
     assert said in page
@@ -131,8 +131,8 @@ def test_one_standard_error_for_all_items_tells_none_apart(make_dataset, make_ju
     judge = sure_judge(make_judge(noise=0.4), {"context_variant": 1.0, "tone_variant": 1.0}, (0.4, 0.4))
     measured = evaluate(judge, make_dataset(noise=0.3), split="test", probes=(), resamples=20)
     own: Any = measured.report.dimensions["empathy"].uncertainty
-    assert own.surest_half.spearman.value is None
-    assert own.surest_half.gain.reason == "the standard error is the same for all items"
+    assert own.most_confident_half.spearman.value is None
+    assert own.most_confident_half.gain.reason == "the standard error is the same for all items"
     assert "It does not say which items are harder" in render_page(measured.report, measured.items, measured.dataset)
 
 

@@ -121,8 +121,8 @@ REPORT = {
     "schema_version": 3, "signature": "judge:other", "judge": "other", "split": None, "split_hash": "", "command": "",
     "dataset": {"name": "d", "source": "", "licence": "", "synthetic": True, "content_hash": ""}, "seed": 0,
     "cluster": "group_id", "interval": "percentile", "resamples": 0, "versions": {}, "provenance": {},
-    "left_out": {"not_judged": [], "not_rated": []}, "in_windows": None, "asking": None, "dimensions": {},
-    "effort": {"seconds_per_pair": 1.0, "measured": "wall_clock"}, "checks": {}, "voice_and_words": {}, "slices": {},
+    "left_out": {"not_judged": [], "not_rated": []}, "in_windows": None, "prompting": None, "dimensions": {},
+    "runtime": {"seconds_per_pair": 1.0, "measured": "wall_clock"}, "checks": {}, "voice_and_words": {}, "slices": {},
 }  # fmt: skip
 
 
