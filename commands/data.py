@@ -148,7 +148,8 @@ class Inspect(Printing):
         with writing("inspect", self.page):
             from ..data_modules.inspection import inspect_dataset
             from ..data_modules.schema import PairDataset
-            from ..eval.inspection import inspection_facts, inspection_tables
+            from ..eval.inspection import inspection_facts
+            from ..eval.other_views import inspection_tables
 
             dataset = PairDataset.load(self.data)
             inspection = inspect_dataset(dataset, max_seconds=self.max_seconds)
@@ -158,7 +159,9 @@ class Inspect(Printing):
                 from ..eval.pages.inspection import write_inspection_page
 
                 pages.append(f"page: {write_inspection_page(dataset, inspection, facts, self.page)}")
-        self.tell({**inspection.to_dict(), **facts}, lambda _: [*inspection_tables(inspection, facts), *pages])
+        self.tell(
+            {**inspection.to_dict(), **facts.as_json()}, lambda _: [*inspection_tables(inspection, facts), *pages]
+        )
         leaks = any(inspection.crossings[kind] for kind in inspection.refused)
         return FAILED_CHECKS if inspection.problems or leaks else DONE
 

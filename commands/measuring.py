@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -93,7 +92,7 @@ class Evaluate(Printing, Data, HowToMeasure):
             measured.save(self.out)
         where = f"report: {self.out / 'index.html'}"
         self.tell(measured.report, lambda report: [*evaluation_views(report), where])
-        scored = sum(dimension["n_items"] for dimension in measured.report["dimensions"].values())
+        scored = sum(dimension.n_items for dimension in measured.report.dimensions.values())
         return DONE if scored else FAILED_CHECKS
 
 
@@ -152,12 +151,12 @@ class Compare(Printing, HowToMeasure, TableOptions):
             if self.out is not None:
                 comparison.save(self.out)
                 where.append(f"report: {self.out / 'index.html'}")
-        everything = {"reports": comparison.reports, "rankings": comparison.rankings}
-        self.tell(everything, lambda results: [*comparison_views(**results), *where])
+        found = comparison.report
+        self.tell(found, lambda found: [*comparison_views(found.reports, found.rankings), *where])
         without = [
-            report["judge"]
+            report.judge
             for report in comparison.reports
-            if not any(dimension["n_items"] for dimension in report["dimensions"].values())
+            if not any(dimension.n_items for dimension in report.dimensions.values())
         ]
         for judge in without:
             print(f"{judge}: no pair has a score", file=sys.stderr)
@@ -206,7 +205,7 @@ class Challenge(Printing, Data, Split, Draws, Asking):
         if self.dry_run:
             return DONE
         from ..eval.challenges import challenge as measured
-        from ..eval.challenges import challenge_views
+        from ..eval.other_views import challenge_views
 
         report = measured(
             self.name, opened.judges[0], opened.dataset, split=self.split, resamples=self.resamples, seed=self.seed,
@@ -244,19 +243,19 @@ class Stress(Printing, Data, Split, Draws, Loading):
         with writing("stress", self.out):
             scorer = self.open_scorer(self.judge)
             from ..data_modules.schema import PairDataset
+            from ..eval.other_views import stress_views
             from ..eval.results import write_results
             from ..eval.stress import stress as look
-            from ..eval.stress import stress_frame, stress_views
+            from ..eval.stress import stress_frame
 
             report = look(
                 scorer, PairDataset.load(self.data), split=self.split, checks=self.checks, pairs=self.pairs,
                 resamples=self.resamples, seed=self.seed,
             )  # fmt: skip
             if self.out is not None:
-                text = json.dumps(report, indent=2, allow_nan=False)
-                write_results("stress", self.out, {"results.csv": stress_frame(report), "stress.json": text})
+                write_results("stress", self.out, {"results.csv": stress_frame(report), "stress.json": report})
         self.tell(report, stress_views)
-        return FAILED_CHECKS if report["raised"] else DONE
+        return FAILED_CHECKS if report.raised else DONE
 
 
 def _open(

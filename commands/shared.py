@@ -30,9 +30,10 @@ class Printing:
     json: bool = False
 
     def tell(self, found: Any, views: Callable[[Any], Iterable[Any]]) -> int:
-        """Print what was found, as JSON or as its views: tables and text."""
+        """Print what was found, as JSON or as its views: tables and text. A report is typed, the rest is plain."""
         if self.json:
-            print(json.dumps(found, indent=2, allow_nan=False))
+            plain = found if isinstance(found, dict | list) else found.as_json()
+            print(json.dumps(plain, indent=2, allow_nan=False))
             return DONE
         for view in views(found):
             say(view, stderr=False)

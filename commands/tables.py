@@ -15,6 +15,7 @@ from .values import AnyNumber, Dollars, OutputFolder, Whole
 
 if TYPE_CHECKING:
     from ..eval.frame import Frame
+    from ..eval.report.others import LearningPoint, TableReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,7 @@ class TableOptions(Intervals, Columns, Recorded):
 
     def measure_table(
         self, path: str, judges: Sequence[str], cluster: Literal["group", "system"], **more: Any
-    ) -> dict[str, Any]:
+    ) -> TableReport:
         """What `agreement_table.measure_agreement` finds in a table."""
         from ..eval.agreement_table import measure_agreement
 
@@ -117,7 +118,8 @@ class Plan(Printing, Draws, Columns):
     out: OutputFolder | None = None
 
     def run(self) -> int:
-        from ..eval.plan import assumed_pilot, make_plan, pilot_from, plan_views, save_plan
+        from ..eval.other_views import plan_views
+        from ..eval.plan import assumed_pilot, make_plan, pilot_from, save_plan
 
         if (self.pilot is None) == (not self.variance):
             raise UserError("expected either a pilot (a table or the folder of a pair dataset) or --variance")
@@ -137,14 +139,14 @@ class Plan(Printing, Draws, Columns):
                 power=self.power, between=self.between, price=self.price,
             )  # fmt: skip
             if self.learning is not None:
-                report["learning"] = self._learning_curve(self.learning)
+                report = report.model_copy(update={"learning": self._learning_curve(self.learning)})
             where = []
             if self.out is not None:
                 save_plan(report, self.out)
                 where.append(f"picture: {self.out / 'plan.png'}")
         return self.tell(report, lambda report: [*plan_views(report), *where])
 
-    def _learning_curve(self, backbone: str) -> Any:
+    def _learning_curve(self, backbone: str) -> tuple[LearningPoint, ...]:
         """What ``--learning`` adds."""
         from ..data_modules.schema import PairDataset
         from ..eval.judges.baselines.probe import learning_curve

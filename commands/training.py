@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ..data_modules.errors import UserError, shown
+from ..data_modules.errors import UserError
 from ..data_modules.parallel import check_ranks
 from ..data_modules.written import making
 from . import DONE, FAILED_CHECKS
@@ -330,15 +330,10 @@ class Ensemble(Printing):
 
 def _read_report(path: Path, loaded: LoadedJudge) -> Mapping[str, Any]:
     """Read a report for the model card; one of another judge, or of another version, is refused."""
-    from ..eval.results import SCHEMA_VERSION
-    from ..models.description import read_json
+    from ..eval.report.base import read_report
+    from ..eval.report.dataset import Report
 
-    report = read_json(path)
-    if not isinstance(report, dict) or "dimensions" not in report:
-        raise UserError(f"{path}: not an agreement report: it has no dimensions")
-    if (report.get("provenance") or {}).get("provenance") != loaded.description["provenance"]:
-        raise UserError(f"--report: it is of another judge ({report.get('judge')}); expected one of this judge")
-    if (version := report.get("schema_version")) != SCHEMA_VERSION:
-        again = "measure again with empathy-judge evaluate"
-        raise UserError(f"--report: schema_version {shown(version)}; expected {SCHEMA_VERSION}: {again}")
-    return report
+    report = read_report(path, Report)
+    if report.provenance.get("provenance") != loaded.description["provenance"]:
+        raise UserError(f"--report: it is of another judge ({report.judge}); expected one of this judge")
+    return report.as_json()

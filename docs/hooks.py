@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "build" / "package" / "empathy_judge"
 MARK = "<!-- commands -->"
 CONFIGURATION = "<!-- configuration -->"
+REPORT_FIELDS = "<!-- fields of reports -->"
 DELIVERY = "<!-- measures of delivery: {} -->"
 _NO_CODE = {"benchmarks", "build", "docs", "examples", "tests"}
 
@@ -32,10 +33,11 @@ def on_pre_build(config: Any) -> None:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Put commands, configuration and the measures of delivery where a page has their mark."""
+    """Put commands, configuration, fields of reports and the measures of delivery where a page has their mark."""
     for mark, made in (
         (MARK, commands_page),
         (CONFIGURATION, configuration_page),
+        (REPORT_FIELDS, report_fields),
         (DELIVERY.format("clip"), lambda: delivery_table("clip")),
         (DELIVERY.format("frames"), lambda: delivery_table("frames")),
     ):
@@ -50,6 +52,62 @@ def delivery_table(of: Literal["clip", "frames"]) -> str:
 
     rows = [_table_row(name, "", what) for name, what in (FUNCTIONALS if of == "clip" else SPECTRAL).items()]
     return "\n".join(["| measure | what it is |", "|---|---|", *rows])
+
+
+def report_fields() -> str:
+    """Every field of every report, from the types that the reports are made of, as Markdown."""
+    from empathy_judge.eval.report import dataset, inspection, others
+
+    reports = (
+        dataset.Report, dataset.ComparisonReport, others.TableReport, others.PlanReport, others.StressReport,
+        others.ChallengeReport, inspection.InspectionReport,
+    )  # fmt: skip
+    parts: list[str] = []
+    described = {report.__name__ for report in reports}
+
+    def describe(schema: dict[str, Any], kinds: dict[str, Any]) -> None:
+        rows = []
+        for field, own in schema["properties"].items():
+            meaning = own.get("description") or kinds[own["$ref"].rpartition("/")[2]]["description"]
+            rows.append(f"| `{field}` | {_kind(own)} | {_cell(meaning)} |")
+        parts.append(_cell(schema["description"]))
+        parts.append("\n".join(["| field | value | meaning |", "|---|---|---|", *rows]))
+        for kind in dict.fromkeys(re.findall(r'"#/\$defs/(\w+)"', json.dumps(schema["properties"]))):
+            if kind not in described:
+                described.add(kind)
+                parts.append(f"### {kind}")
+                describe(kinds[kind], kinds)
+
+    for report in reports:
+        schema = report.model_json_schema(mode="serialization")
+        parts.append(f"## {report.__name__}")
+        describe(schema, schema["$defs"])
+    return "\n\n".join(parts) + "\n"
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """The values of a field in words, with a link to the type of its parts."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(map(_kind, schema["anyOf"]))
+    if values := schema.get("enum") or [schema[key] for key in ("const",) if key in schema]:
+        return ", ".join(f"`{value}`" for value in values)
+    if schema.get("type") == "array":
+        parts = schema.get("prefixItems")
+        return f"[{', '.join(map(_kind, parts))}]" if parts else f"list of {_kind(schema['items'])}"
+    if schema.get("type") == "object":
+        values = schema.get("additionalProperties")
+        return f"map of {_kind(values)}" if isinstance(values, dict) else "any object"
+    ends = "".join(
+        f" {word} {schema[key]:g}" for key, word in (("minimum", "from"), ("maximum", "to")) if key in schema
+    )
+    return {"string": "text", "boolean": "true or false"}.get(kind := schema.get("type", "anything"), kind) + ends
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("None", "null").replace("``", "`").replace("|", "\\|")
 
 
 def commands_page() -> str:

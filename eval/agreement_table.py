@@ -1,7 +1,7 @@
 """Agreement of people and judges on a plain long table (`frame.read_frame`), without audio.
 
 People are the annotators that are not named as judges. `measure_agreement` returns what ``empathy-judge agreement
---json`` prints; docs/reference/report-fields.md has every field. Intervals (95 %) come from the bootstrap over
+--json`` prints. Intervals (95 %) come from the bootstrap over
 clusters, except those of ICC on complete panels.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,12 +24,13 @@ from .compare import ranking_report
 from .frame import Frame, Panel, clusters_by
 from .judge_report import judge_report, with_draws
 from .overall import overall_report
-from .results import SCHEMA_VERSION, Report, identified, signature
-from .statistics.agreement import MIN_ITEMS, KappaDistance, as_report, is_constant, weighted_kappa
+from .people_report import people_report
+from .report.base import SCHEMA_VERSION
+from .report.others import AnnotatorPair, TableCluster, TableDimension, TableJudge, TableReport
+from .results import identified, signature
+from .statistics.agreement import MIN_ITEMS, KappaDistance, is_constant, weighted_kappa
 from .statistics.bootstrap import Interval, Resamples, estimate
-from .statistics.reliability import affordable_draws, reliability_report
-
-Cluster = Literal["group", "system"]
+from .statistics.reliability import affordable_draws
 
 
 def measure_agreement(
@@ -38,13 +39,13 @@ def measure_agreement(
     *,
     pairs: bool = False,
     kappa_weights: KappaDistance = "scores",
-    cluster: Cluster = "group",
+    cluster: TableCluster = "group",
     interval: Interval = "percentile",
     resamples: int = 1000,
     seed: int = 0,
     command: str = "",
     left_out: Sequence[str] = (),
-) -> Report:
+) -> TableReport:
     """The report of a table.
 
     Args:
@@ -84,25 +85,30 @@ def measure_agreement(
     dimensions = []
     for panel in progress(panels, "dimensions", len(panels)):
         panel_rows = panel.rows
-        report = {
-            "dataset": panel.dataset,
-            "dimension": panel.dimension,
-            "missing_scores": panel_rows.loc[panel_rows["score"].isna(), "rater_id"].value_counts(sort=False).to_dict(),
-            "people": reliability_report(panel.table, panel.draws, panel.reliability, seed),
-            "judges": {judge: _judge(panel, judge, has_systems) for judge in judges if judge in panel.scores},
-            "ranking": ranking_report(panel) if len(panel.scores) > 1 else None,
-        }
+        compared = None
         if pairs:
             names = [name for name in (*people, *judges) if name in set(panel_rows["rater_id"])]
             kappa = partial(weighted_kappa, distance=kappa_weights)
             draw = partial(affordable_draws, resamples=resamples, seed=seed, interval=interval)
-            report["pairs"] = list(_pairs(panel_rows, names, kappa, draw))
-        dimensions.append(report)
+            compared = tuple(_pairs(panel_rows, names, kappa, draw))
+        dimensions.append(
+            TableDimension(
+                dataset=panel.dataset,
+                dimension=panel.dimension,
+                missing_scores=panel_rows.loc[panel_rows["score"].isna(), "rater_id"]
+                .value_counts(sort=False)
+                .to_dict(),
+                people=people_report(panel.table, panel.draws, panel.reliability, seed),
+                judges={judge: _judge(panel, judge, has_systems) for judge in judges if judge in panel.scores},
+                ranking=ranking_report(panel) if len(panel.scores) > 1 else None,
+                pairs=compared,
+            )
+        )
     content = hashlib.sha256(Path(frame.source).read_bytes()).hexdigest()
     without = {"without": "+".join(left_out)} if left_out else {}
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "signature": signature(
+    return TableReport(
+        schema_version=SCHEMA_VERSION,
+        signature=signature(
             "+".join(identified(judge, None) for judge in judges) or "none",
             identified(Path(frame.source).name, content, **without),
             "all",
@@ -111,39 +117,38 @@ def measure_agreement(
             resamples,
             seed,
         ),
-        "table": frame.source,
-        "sha256": content,
-        "command": command,
-        "people": people,
-        "judges": judges,
-        "left_out": list(left_out),
-        "kappa_weights": kappa_weights,
-        "cluster": cluster,
-        "interval": interval,
-        "resamples": resamples,
-        "seed": seed,
-        "overall": overall_report(panels, judges, resamples, seed, interval),
-        "dimensions": dimensions,
-    }
+        table=frame.source,
+        sha256=content,
+        command=command,
+        people=tuple(people),
+        judges=tuple(judges),
+        left_out=tuple(left_out),
+        kappa_weights=kappa_weights,
+        cluster=cluster,
+        interval=interval,
+        resamples=resamples,
+        seed=seed,
+        overall=overall_report(panels, judges, resamples, seed, interval),
+        dimensions=tuple(dimensions),
+    )
 
 
-def _judge(panel: Panel, judge: str, has_systems: bool) -> Report:
+def _judge(panel: Panel, judge: str, has_systems: bool) -> TableJudge:
     judged, scores = panel.judged(judge), panel.table.scores
     low, high = (float(scores.min()), float(scores.max())) if len(scores) else (0.0, 1.0)
-    report = judge_report(judged, (low, high if high > low else low + 1))
+    report: dict[str, Any] = dict(judge_report(judged, (low, high if high > low else low + 1)))
     people = judged.panel.reliability
-    return {
-        "n_unscored": len(panel.items) - len(judged.score),
-        "ceiling": as_report(people.leave_one_rater_out),
-        "panel_ceiling": as_report(people.panel_mean),
-        **report,
-        "system_level": report["system_level"] if has_systems else None,
-    }
+    return TableJudge(
+        n_unscored=len(panel.items) - len(judged.score),
+        ceiling=people.leave_one_rater_out,
+        panel_ceiling=people.panel_mean,
+        **(report if has_systems else {**report, "system_level": None}),
+    )
 
 
 def _pairs(
     rows: pd.DataFrame, names: Sequence[str], kappa: Callable[..., float], draw: Callable[..., Resamples]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[AnnotatorPair]:
     """Agreement of every two annotators, over the items that both scored."""
     wide = rows.pivot(index="pair_id", columns="rater_id", values="score").reindex(rows["pair_id"].unique())
     clusters = rows.drop_duplicates("pair_id").set_index("pair_id")["cluster"]
@@ -162,4 +167,4 @@ def _pairs(
         if constant:  # the statistics call the sides judge and human
             reason = f"the scores by {' and '.join(constant)} are constant"
             statistics = {name: replace(statistic, reason=reason) for name, statistic in statistics.items()}
-        yield {"first": first, "second": second, "n_items": len(both), **as_report(statistics)}
+        yield AnnotatorPair(first=first, second=second, n_items=len(both), **statistics)

@@ -15,28 +15,25 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import permutations
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
 
 from ..data_modules.errors import DataError, counted
 from ..data_modules.schema import Pair, PairDataset
 from .evaluate import scored, shared_dimensions
 from .judges import Judge
 from .probes.pairs import context_keys, group_of
-from .rendering import filled_table, number, ranged
-from .results import Report, signature_on
-from .statistics.agreement import Statistic, as_report
+from .report.base import SCHEMA_VERSION
+from .report.others import ALL_SOURCES, ChallengeReport, ChallengeScore
+from .results import signature_on
+from .statistics.agreement import Statistic
 from .statistics.bootstrap import Resamples, estimate_share, exact_end, with_interval
 
 Challenge = Literal["aeq-bench", "echomind"]
-
-ALL_SOURCES = "all"
-"""Key of the result over all sources."""
 
 
 def challenge(
@@ -48,7 +45,7 @@ def challenge(
     resamples: int,
     seed: int,
     provenance: Mapping[str, Any] | None = None,
-) -> Report:
+) -> ChallengeReport:
     """What a judge reaches in a challenge.
 
     Args:
@@ -62,9 +59,7 @@ def challenge(
         provenance: What else is known of the judge.
 
     Returns:
-        ``signature``, and ``dimensions``: name -> result. For AEQ-Bench this is source (setting, and all together) ->
-        as `challenge_scores`; for EchoMind a statistic: how often the response to the voice that is heard is scored
-        above one to another voice.
+        For AEQ-Bench the result of a dimension is that of `challenge_scores`, for EchoMind of `matched_accuracy`.
 
     Raises:
         DataError: If judge and dataset share no dimension, or there is no question.
@@ -79,7 +74,7 @@ def challenge(
         frames = {
             d.name: pd.DataFrame({"human_mean": means[d.name] * signs[d.name], "score": table[d.name]}) for d in shared
         }
-        results: Report = {
+        results: Any = {
             dimension: challenge_scores(pairs, frame, resamples, seed) for dimension, frame in frames.items()
         }
     else:
@@ -103,7 +98,7 @@ def challenge(
         }
     drawn = {"cluster": "group_id", "interval": "percentile", "resamples": resamples, "seed": seed}
     signature = signature_on(judge, dataset, split, provenance, ceiling="none", **drawn)
-    return {"signature": signature, "dimensions": as_report(results)}
+    return ChallengeReport(schema_version=SCHEMA_VERSION, signature=signature, dimensions=results)
 
 
 def _scores(judge: Judge, pairs: Sequence[Pair]) -> pd.DataFrame:
@@ -114,7 +109,7 @@ def _scores(judge: Judge, pairs: Sequence[Pair]) -> pd.DataFrame:
 
 def challenge_scores(
     pairs: Sequence[Pair], items: pd.DataFrame, resamples: int = 1000, seed: int = 0
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, ChallengeScore]:
     """The AEQ-Bench score of a judge on pairs whose ratings say which option is right.
 
     The options of a question are the pairs of a group and setting with the same context (audio and situation); the
@@ -155,10 +150,10 @@ def challenge_scores(
     rivals = ~correct & ~(score < correct_scores[questions])
     right = ~np.isnan(correct_scores) & (np.bincount(questions, weights=rivals) == 0)
 
-    def of(chosen: np.ndarray) -> dict[str, Any]:
+    def of(chosen: np.ndarray) -> ChallengeScore:
         asked, first = np.unique(questions[chosen], return_index=True)
         chance = float((1 / np.bincount(questions)[asked]).mean())
-        return {**grouped_score(right[asked], groups[chosen[first]], resamples, seed), "chance": chance}
+        return ChallengeScore(**grouped_score(right[asked], groups[chosen[first]], resamples, seed), chance=chance)
 
     names = sorted(set(sources[answerable]) - {ALL_SOURCES})
     return {name: of(answerable[sources[answerable] == name]) for name in names} | {ALL_SOURCES: of(answerable)}
@@ -188,24 +183,6 @@ def grouped_score(right: np.ndarray, groups: np.ndarray, resamples: int = 1000, 
         "accuracy": ratio(wins, sizes, len(right)),
         "group_accuracy": ratio(all_right, np.ones_like(sizes), len(sizes)),
     }
-
-
-def challenge_views(found: Report) -> Iterator[Table | str]:
-    """Tables of what `challenge` found (AEQ-Bench: one per dimension), and the signature."""
-    parts, rows = ("score", "accuracy", "group_accuracy"), []
-    for name, result in found["dimensions"].items():
-        if ALL_SOURCES not in result:  # EchoMind
-            rows.append((name, str(result["n"]), ranged(result), "0.50"))
-            continue
-        head = ("source", "questions", "score\n(95 %)", "right\nquestions", "groups\nall right", "chance")
-        cells = [
-            (source, str(scores["score"]["n"]), *(ranged(scores[part]) for part in parts), number(scores["chance"]))
-            for source, scores in result.items()
-        ]
-        yield filled_table(name, head, [("", cells)])
-    if rows:
-        yield filled_table("", ("dimension", "comparisons", "matched above crossed (95 %)", "chance"), [("", rows)])
-    yield found["signature"]
 
 
 # ---------------------------------------------------------------- EchoMind

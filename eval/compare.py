@@ -12,15 +12,17 @@ import pandas as pd
 from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import PairDataset
 from .dimension_report import response_lengths
-from .evaluate import Cluster, MeasurementPlan, Results, clusters_of, measure
+from .evaluate import MeasurementPlan, Results, clusters_of, measure
 from .frame import Frame, Panel
 from .judges import Judge
 from .judges.opening import AnyJudge, Loading, open_judges
 from .judges.scores_file import ScoresFile
-from .results import Report, measured_apart, results_frame, summary, summary_html, write_results
-from .statistics.agreement import as_report, spearman
+from .report.base import SCHEMA_VERSION
+from .report.dataset import Cluster, Compared, ComparisonReport, RankedJudge, Ranking, Report
+from .results import measured_apart, results_frame, summary, summary_html, write_results
+from .statistics.agreement import spearman
 from .statistics.bootstrap import Interval, estimate
-from .statistics.significance import compare_all, rank_judges, separation
+from .statistics.significance import PairedDifference, compare_all, rank_judges, separation
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -35,13 +37,18 @@ class Comparison:
     """
 
     evaluations: list[Results]
-    rankings: dict[str, Report]
+    rankings: dict[str, Ranking]
     warnings: list[str]
 
     @property
     def reports(self) -> list[Report]:
         """The report of each judge, in the order given."""
         return [evaluation.report for evaluation in self.evaluations]
+
+    @property
+    def report(self) -> ComparisonReport:
+        """All figures, as they stand in ``comparison.json``."""
+        return ComparisonReport(schema_version=SCHEMA_VERSION, reports=tuple(self.reports), rankings=self.rankings)
 
     def to_frame(self) -> pd.DataFrame:
         """Every statistic of the reports and of the rankings, one row each: see `results.results_frame`."""
@@ -63,7 +70,7 @@ class Comparison:
 
         reports = self.reports
         files: dict[str, Any] = {
-            "comparison.json": {"reports": reports, "rankings": self.rankings},
+            "comparison.json": self.report,
             "results.csv": self.to_frame(),
             "comparison.md": pages.markdown_comparison(reports, self.rankings),
             pages.PAGE_FILE: pages.render_comparison(reports, self.rankings),
@@ -133,8 +140,8 @@ def compare(
 def _measured_otherwise(judges: Sequence[Judge], evaluations: Sequence[Results]) -> Iterator[str]:
     for judge, evaluation in zip(judges, evaluations, strict=True):
         earlier = judge.signature if isinstance(judge, ScoresFile) else None
-        if earlier is not None and (there := measured_apart(earlier, evaluation.report["signature"])):
-            here = measured_apart(evaluation.report["signature"], earlier)
+        if earlier is not None and (there := measured_apart(earlier, evaluation.report.signature)):
+            here = measured_apart(evaluation.report.signature, earlier)
             yield f"{judge.name}: its report was measured on {', '.join(there)}; here: {', '.join(here)}"
 
 
@@ -142,7 +149,7 @@ _EXCHANGED_VALUES = 500_000_000  # permutations x groups
 _MOST, _FEWEST = 10_000, 1_000
 
 
-def ranking_report(panel: Panel) -> Report:
+def ranking_report(panel: Panel) -> Ranking:
     """The judges of a panel, ranked in significance clusters, and the comparison of every two."""
     scores, human = panel.scores, panel.human
     permutations = max(_FEWEST, min(_MOST, _EXCHANGED_VALUES // max(1, panel.draws.n_groups)))
@@ -154,14 +161,35 @@ def ranking_report(panel: Panel) -> Report:
         if comparison.p is not None
     }
     ranking = rank_judges(agreement, tested)
-    rows = []
-    for pair, comparison in comparisons.items():
-        row, needed = as_report(comparison), as_report(separation(comparison))
-        del row["standard_error"]
-        names = {"first": pair[0], "second": pair[1], "n_items": comparison.difference.n}
-        rows.append({**names, **row, "p_adjusted": ranking.p.get(pair), "power_reason": needed.pop("reason"), **needed})
-    judges = [
-        {"judge": name, "cluster": ranking.clusters.get(name), "spearman": agreement[name].value, "reason": reason}
-        for name, reason in {**dict.fromkeys(ranking.clusters), **ranking.unranked}.items()
-    ]
-    return {"judges": judges, "comparisons": rows}
+    return Ranking(
+        judges=tuple(
+            RankedJudge(judge=name, cluster=ranking.clusters.get(name), spearman=agreement[name].value, reason=reason)
+            for name, reason in {**dict.fromkeys(ranking.clusters), **ranking.unranked}.items()
+        ),
+        comparisons=tuple(
+            _compared(*pair, comparison, ranking.p.get(pair)) for pair, comparison in comparisons.items()
+        ),
+    )
+
+
+def _compared(first: str, second: str, found: PairedDifference, p_adjusted: float | None) -> Compared:
+    needed = separation(found)
+    return Compared(
+        first=first,
+        second=second,
+        n_items=found.difference.n,
+        n_groups=found.n_groups,
+        difference=found.difference,
+        p=found.p,
+        p_adjusted=p_adjusted,
+        permutations=found.permutations,
+        bootstrap_p=found.bootstrap_p,
+        williams_p=found.williams_p,
+        power=needed.power,
+        detectable_difference=needed.detectable_difference,
+        groups_needed=needed.groups_needed,
+        groups_low=needed.groups_low,
+        groups_high=needed.groups_high,
+        items_needed=needed.items_needed,
+        power_reason=needed.reason,
+    )

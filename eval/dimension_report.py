@@ -6,7 +6,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,8 +28,28 @@ from ..models.three_way import (
 from .frame import Judged
 from .judge_report import distribution, judge_report
 from .judges import ABSTAINED, INTERVAL_COLUMNS
+from .people_report import ceiling_report
 from .probes import Probe
-from .statistics.agreement import MIN_ITEMS, Statistic, as_report, bias, is_constant, mae, spearman
+from .report.dimension import (
+    CheckReport,
+    Coverage,
+    DimensionReport,
+    Length,
+    LengthBias,
+    MeanOfRaters,
+    MostConfidentHalf,
+    RiskBound,
+    RiskPoint,
+    Scale,
+    SliceCheck,
+    SliceReport,
+    StatedInterval,
+    Uncertainty,
+    Usage,
+    Verdicts,
+    VsSingleRater,
+)
+from .statistics.agreement import MIN_ITEMS, Statistic, bias, is_constant, mae, spearman
 from .statistics.bootstrap import Resamples, difference, estimate, estimate_share, estimates, spearmans
 from .statistics.calibration import coverage, error_ratio, mean_width
 from .statistics.reliability import raters_ceiling
@@ -55,10 +74,10 @@ def dimension_report(
     judged: Judged,
     items: pd.DataFrame,
     lengths: Lengths,
-    asked: dict[str, Any] | None,
+    usage: Usage | None,
     part: PairDataset,
     three_way: PreferenceModel | None,
-) -> dict[str, Any]:
+) -> DimensionReport:
     """Everything about a dimension except checks and slices.
 
     Args:
@@ -66,31 +85,29 @@ def dimension_report(
         judged: The judged items of the dimension.
         items: Rows of `evaluate.Results.items` of the dimension, for all pairs.
         lengths: Lengths of the responses.
-        asked: What a prompted judge tells about its answers.
+        usage: What a prompted judge tells about its answers.
         part: The pairs and ratings that the judge is measured on.
         three_way: How differences of its scores become verdicts of people; None = the judge has no such model.
     """
     panel, reliability = judged.panel, judged.panel.reliability.panel_reliability
     ceilings = [(k, raters_ceiling(panel.table, reliability, panel.draws, k, panel.seed)) for k in _MEANS_OF]
-    report = {
-        "scale": {
-            "minimum": dimension.minimum,
-            "maximum": dimension.maximum,
-            "higher_is_better": dimension.higher_is_better,
-        },
-        "n_groups": judged.panel.draws.n_groups,
-        "n_raters": len(panel.table.rater_ids),
-        "n_ratings": len(panel.table.scores),
-        "coverage": _coverage(dimension, judged, items),
-        "ceiling": panel.reliability.report(),
-        "mean_of_k_raters": [{"k": k, **ceiling} for k, ceiling in ceilings if ceiling["measured"].value is not None],
-        "uncertainty": _uncertainty(judged, items),
-        "verdicts": None if three_way is None else _verdicts(dimension, judged, items, part, three_way),
-        "length": _length_bias(judged, lengths),
-        "asked": asked,
-    }
     scale = dimension.minimum, dimension.maximum
-    return as_report(report) | judge_report(judged, scale, dimension.higher_is_better)
+    return DimensionReport(
+        scale=Scale(minimum=scale[0], maximum=scale[1], higher_is_better=dimension.higher_is_better),
+        n_groups=judged.panel.draws.n_groups,
+        n_raters=len(panel.table.rater_ids),
+        n_ratings=len(panel.table.scores),
+        coverage=_coverage(dimension, judged, items),
+        ceiling=ceiling_report(panel.reliability),
+        mean_of_k_raters=tuple(
+            MeanOfRaters(k=k, **ceiling) for k, ceiling in ceilings if ceiling["measured"].value is not None
+        ),
+        uncertainty=_uncertainty(judged, items),
+        verdicts=None if three_way is None else _verdicts(dimension, judged, items, part, three_way),
+        length=_length_bias(judged, lengths),
+        usage=usage,
+        **dict(judge_report(judged, scale, dimension.higher_is_better)),
+    )
 
 
 def judged_rows(items: pd.DataFrame) -> pd.DataFrame:
@@ -103,19 +120,19 @@ def status_counts(statuses: Iterable[object]) -> dict[str, int]:
     return dict(Counter(map(str, statuses)).most_common())
 
 
-def _coverage(dimension: Dimension, judged: Judged, items: pd.DataFrame) -> dict[str, Any]:
+def _coverage(dimension: Dimension, judged: Judged, items: pd.DataFrame) -> Coverage:
     rated = items.loc[items["human_mean"].notna()]
     failed = status_counts(rated.loc[rated["score"].isna(), "status"])
     missing = failed.pop(MISSING, 0)
     outside = (judged.score < dimension.minimum) | (judged.score > dimension.maximum)
-    return {
-        "pairs": len(items),
-        "rated": len(rated),
-        "scored": len(judged.score),
-        "missing": missing,
-        "failed": failed,
-        "out_of_scale": int(outside.sum()),
-    }
+    return Coverage(
+        pairs=len(items),
+        rated=len(rated),
+        scored=len(judged.score),
+        missing=missing,
+        failed=failed,
+        out_of_scale=int(outside.sum()),
+    )
 
 
 # ---------------------------------------------------------------- checks and slices
@@ -123,7 +140,7 @@ def _coverage(dimension: Dimension, judged: Judged, items: pd.DataFrame) -> dict
 
 def check_reports(
     judged: Judged, items: pd.DataFrame, probes: Sequence[Probe], refused: Mapping[str, str | None]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, CheckReport]:
     """Listening checks: what is left of the full Spearman, over the items scored in both runs.
 
     Args:
@@ -146,18 +163,17 @@ def check_reports(
             failed = status_counts(items.loc[~both, f"{probe.name}_status"])
         not_possible = Statistic(None, reason=refused[probe.name])
         remaining, drop = spearmen.get(probe.name, (not_possible, not_possible))
-        report = {
-            "expects": probe.expects,
-            "tolerance": probe.tolerance,
-            "spearman": remaining,
-            "drop": drop,
-            "mean_change": float(changes.mean()) if len(changes) else None,
-            "p95_change": float(np.percentile(changes, 95)) if len(changes) else None,
-            "judge_sd": float(score.std()) if len(score) and not is_constant(score) else None,
-            "n": len(changes),
-            "failed": failed,
-        }
-        reports[probe.name] = as_report(report)
+        reports[probe.name] = CheckReport(
+            expects=probe.expects,
+            tolerance=probe.tolerance,
+            spearman=remaining,
+            drop=drop,
+            mean_change=float(changes.mean()) if len(changes) else None,
+            p95_change=float(np.percentile(changes, 95)) if len(changes) else None,
+            judge_sd=float(score.std()) if len(score) and not is_constant(score) else None,
+            n=len(changes),
+            failed=failed,
+        )
     return reports
 
 
@@ -179,7 +195,7 @@ def _after(
     return full, results
 
 
-def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, probes: Sequence[Probe]) -> dict[str, Any]:
+def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, probes: Sequence[Probe]) -> SliceReport:
     """Agreement, also after `probes` that were run, on the judged items of a mask, with draws of their own groups.
 
     Args:
@@ -196,63 +212,62 @@ def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, probes
     checks = {}
     for probe in probes:
         remaining, drop = spearmen[probe.name]
-        checks[probe.name] = {"expects": probe.expects, "n": remaining.n, "spearman": remaining, "drop": drop}
-    report = {
-        "n_items": int(chosen.sum()),
-        "n_groups": drawn.n_groups,
-        "spearman": correlation,
-        "mae": estimate(mae, score, human, resamples=drawn),
-        "bias": estimate(bias, score, human, resamples=drawn),
-        "checks": checks,
-        "intervals": _intervals(items, human, drawn),
-    }
-    return as_report(report)
+        checks[probe.name] = SliceCheck(expects=probe.expects, n=remaining.n, spearman=remaining, drop=drop)
+    return SliceReport(
+        n_items=int(chosen.sum()),
+        n_groups=drawn.n_groups,
+        spearman=correlation,
+        mae=estimate(mae, score, human, resamples=drawn),
+        bias=estimate(bias, score, human, resamples=drawn),
+        checks=checks,
+        intervals=_intervals(items, human, drawn),
+    )
 
 
 # ---------------------------------------------------------------- uncertainty
 
 
-def _uncertainty(judged: Judged, items: pd.DataFrame) -> dict[str, Any] | None:
+def _uncertainty(judged: Judged, items: pd.DataFrame) -> Uncertainty | None:
     """None where the judge states no uncertainty of any judged item."""
     items = judged_rows(items)
     error = items["uncertainty"].to_numpy(np.float64)
     known = np.isfinite(error)
     if not known.any():
         return None
-    return {
-        "standard_error": distribution(error[known]),
-        "error_ratio": error_ratio(judged.score, error, judged.panel.human, judged.panel.draws),
-        "intervals": _intervals(items, judged.panel.human, judged.panel.draws),
-        "surest_half": _surest_half(judged, error),
-        "abstained": int(items[ABSTAINED].to_numpy(bool).sum()) if ABSTAINED in items else 0,
-    }
+    return Uncertainty(
+        standard_error=distribution(error[known]),
+        error_ratio=error_ratio(judged.score, error, judged.panel.human, judged.panel.draws),
+        intervals=_intervals(items, judged.panel.human, judged.panel.draws),
+        most_confident_half=_most_confident_half(judged, error),
+        abstained=int(items[ABSTAINED].to_numpy(bool).sum()) if ABSTAINED in items else 0,
+    )
 
 
-def _intervals(items: pd.DataFrame, human: np.ndarray, draws: Resamples) -> dict[str, dict[str, Any]]:
+def _intervals(items: pd.DataFrame, human: np.ndarray, draws: Resamples) -> dict[str, StatedInterval]:
     """Coverage and width of the intervals of each level, by the level in percent; none where the judge gives none."""
-    reports: dict[str, dict[str, Any]] = {}
+    reports: dict[str, StatedInterval] = {}
     for level, columns in INTERVAL_COLUMNS.items():
         if set(columns) <= set(items):
             low, high = (items[column].to_numpy(np.float64) for column in columns)
-            reports[f"{100 * level:g}"] = {
-                "level": level,
-                "covered": coverage(low, high, human, draws),
-                "width": mean_width(low, high, human, draws),
-            }
+            reports[f"{100 * level:g}"] = StatedInterval(
+                level=level,
+                covered=coverage(low, high, human, draws),
+                width=mean_width(low, high, human, draws),
+            )
     return reports
 
 
-def _surest_half(judged: Judged, error: np.ndarray) -> dict[str, Statistic]:
+def _most_confident_half(judged: Judged, error: np.ndarray) -> MostConfidentHalf:
     """Agreement on the half of the items with the smallest standard errors, and its gain over that on all items."""
     known = np.isfinite(error)
     if not known.all() or is_constant(error):
         reason = "the standard error is the same for all items" if known.all() else "items without a standard error"
         undefined = Statistic(None, reason=reason)
-        return {"spearman": undefined, "gain": undefined}
+        return MostConfidentHalf(spearman=undefined, gain=undefined)
     surest = np.sort(np.argsort(error, kind="stable")[: len(error) // 2])
     draws = judged.panel.draws.select(surest)
     correlation = estimate(spearman, judged.score[surest], judged.panel.human[surest], resamples=draws)
-    return {"spearman": correlation, "gain": difference(correlation, judged.spearman, draws)}
+    return MostConfidentHalf(spearman=correlation, gain=difference(correlation, judged.spearman, draws))
 
 
 # ---------------------------------------------------------------- verdicts on two responses
@@ -260,7 +275,7 @@ def _surest_half(judged: Judged, error: np.ndarray) -> dict[str, Statistic]:
 
 def _verdicts(
     dimension: Dimension, judged: Judged, items: pd.DataFrame, part: PairDataset, model: PreferenceModel
-) -> dict[str, Any] | None:
+) -> Verdicts | None:
     """How good the judge's probabilities of people's verdicts are; None where nobody compared two responses.
 
     A verdict is drawn with the first of its responses.
@@ -291,32 +306,32 @@ def _verdicts(
     judge, rater = (
         statistic if statistic.value is not None else Statistic(None, reason=no_raters) for statistic in (judge, rater)
     )
-    promised = {}
+    risk_bounds = {}
     for max_error, bound in zip(MAX_ERRORS, model.decided_above, strict=True):
         decided = confidence >= (math.inf if bound is None else bound)
         given = decided.astype(np.float64)
         undefined = Statistic(None, reason="no verdict is given")
-        promised[f"{100 * max_error:g}"] = {
-            "max_error": max_error,
+        risk_bounds[f"{100 * max_error:g}"] = RiskBound(
+            max_error=max_error,
             # without a bound none is given, whatever the items
-            "given": estimate(np.mean, given, resamples=draws) if bound is None else estimate_share(given, draws),
-            "wrong": estimate_share(wrong[decided], draws.select(decided)) if decided.any() else undefined,
-        }
+            given=estimate(np.mean, given, resamples=draws) if bound is None else estimate_share(given, draws),
+            wrong=estimate_share(wrong[decided], draws.select(decided)) if decided.any() else undefined,
+        )
     order = np.argsort(-confidence, kind="stable")
     ends = np.unique(np.ceil(np.linspace(0, 1, _COVERAGES + 1)[1:] * len(order)).astype(np.intp))
     risks = np.cumsum(wrong[order])[ends - 1] / ends
-    return {
-        "n": len(verdict),
-        "n_groups": draws.n_groups,
-        "ties": float((verdict == 2).mean()),
-        "most_frequent": float(np.bincount(verdict).max() / len(verdict)),
+    return Verdicts(
+        n=len(verdict),
+        n_groups=draws.n_groups,
+        ties=float((verdict == 2).mean()),
+        most_frequent=float(np.bincount(verdict).max() / len(verdict)),
         **estimates(measured, *predicted.T, verdict, resamples=draws, reasons=dict.fromkeys(_QUALITY, "undefined")),
-        "beside_one_rater": {"judge": judge, "rater": rater, "difference": difference(judge, rater, draws)},
-        "promised": promised,
-        "curve": [
-            {"coverage": float(end / len(order)), "risk": float(risk)} for end, risk in zip(ends, risks, strict=True)
-        ],
-    }
+        vs_single_rater=VsSingleRater(judge=judge, rater=rater, difference=difference(judge, rater, draws)),
+        risk_bounds=risk_bounds,
+        curve=tuple(
+            RiskPoint(coverage=float(end / len(order)), risk=float(risk)) for end, risk in zip(ends, risks, strict=True)
+        ),
+    )
 
 
 # ---------------------------------------------------------------- length
@@ -341,24 +356,26 @@ def count_words(text: str | None) -> float:
     return float(len(_WORD.findall(text))) if text else math.nan
 
 
-def _length_bias(judged: Judged, lengths: Lengths) -> dict[str, dict[str, Statistic]]:
+def _length_bias(judged: Judged, lengths: Lengths) -> Length:
     """Whether the scores follow the length of responses more than people's ratings do, in seconds and in words.
 
     Judges that are language models often do (Saito et al., 2023, "Verbosity Bias in Preference Labeling by Large
     Language Models"). People may like longer responses too, so only the difference says something about the judge.
     """
     seconds_and_words = np.array([lengths[pair_id] for pair_id in judged.panel.items["pair_id"]]).reshape(-1, 2)
-    results = {}
+    results: dict[str, LengthBias] = {}
     for unit, length in zip(("seconds", "words"), seconds_and_words.T, strict=True):
         known = np.isfinite(length)
         if not known.any():
             undefined = Statistic(None, dropped=len(known), reason="no length is known")
-            results[unit] = {"judge": undefined, "human": undefined, "difference": undefined}
+            results[unit] = LengthBias(judge=undefined, human=undefined, difference=undefined)
             continue
         correlations, length, draws = {}, length[known], judged.panel.draws.select(known)
         for side, scores in (("judge", judged.score), ("human", judged.panel.human)):
             reason = "all responses are equally long" if is_constant(length) else f"the {side} scores are constant"
             reason = reason if len(length) >= MIN_ITEMS else None
             correlations[side] = estimate(spearman, scores[known], length, resamples=draws, undefined=reason)
-        results[unit] = {**correlations, "difference": difference(correlations["judge"], correlations["human"], draws)}
-    return results
+        results[unit] = LengthBias(
+            **correlations, difference=difference(correlations["judge"], correlations["human"], draws)
+        )
+    return Length(**results)

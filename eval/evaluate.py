@@ -33,18 +33,10 @@ from .listening import VOICE_PROBE, WORDS_PROBE, voice_and_words
 from .probes import DEFAULT_PROBES, Probe, choose
 from .probes.pairs import group_of
 from .prompted_report import Answers, prompting_report
-from .results import (
-    ITEMS_FILE,
-    REPORT_FILE,
-    SCHEMA_VERSION,
-    Report,
-    results_frame,
-    signature_on,
-    summary,
-    summary_html,
-    write_results,
-)
-from .statistics.agreement import as_report
+from .report.base import SCHEMA_VERSION
+from .report.dataset import Cluster, DatasetFacts, LeftOut, Report, Runtime
+from .report.dimension import SliceReport, VoiceAndWords
+from .results import ITEMS_FILE, REPORT_FILE, results_frame, signature_on, summary, summary_html, write_results
 from .statistics.bootstrap import Interval, Resamples
 
 DEFAULT_SLICES = ("setting", "system_id", "language")
@@ -53,9 +45,6 @@ DEFAULT_SLICES = ("setting", "system_id", "language")
 MOST_VALUES = 100
 """A column with more distinct values than this is sliced by only where it is asked for."""
 NOT_GIVEN = "(not given)"
-
-Cluster = Literal["group_id", "context_speaker", "response_speaker", "system_id"]
-"""Units that a bootstrap can draw as a whole."""
 
 LEFT_OUT = "left out by the probe"
 """The status, in a listening check, of a pair that the probe cannot change."""
@@ -225,44 +214,54 @@ def measure(
     if answers is not None:
         drawn = Resamples.draw([*clusters.values()], plan.resamples, seed, plan.interval)
         prompted = {name: answers.dimension_report(name, drawn) for name in judged_items}
-    draws = {
+    draws: Any = {
         "seed": seed,
         "cluster": plan.cluster,
         "interval": plan.interval,
         "resamples": min(panel.draws.resamples for panel in panels),
     }
-    report: Report = {
-        "schema_version": SCHEMA_VERSION,
-        "signature": signature_on(judge, dataset, split, provenance, **draws),
-        "judge": judge.name,
-        "dataset": {
-            "name": dataset.card.name,
-            "source": dataset.card.source,
-            "licence": dataset.card.licence,
-            "synthetic": dataset.card.synthetic,
-            "content_hash": dataset.card.content_hash,
-        },
-        "split": split,
-        "split_hash": dataset.split_hash(),
-        "command": plan.command,
+
+    def sliced(column: str) -> dict[str, dict[str, SliceReport]]:
+        return {
+            value: {
+                name: slice_report(*entry, entry[1][column].fillna(NOT_GIVEN).eq(value).to_numpy(bool), possible)
+                for name, entry in judged_items.items()
+            }
+            for value in sorted(set(tables[0][column].fillna(NOT_GIVEN)))
+        }
+
+    report = Report(
+        schema_version=SCHEMA_VERSION,
+        signature=signature_on(judge, dataset, split, provenance, **draws),
+        judge=judge.name,
+        dataset=DatasetFacts(
+            name=dataset.card.name,
+            source=dataset.card.source,
+            licence=dataset.card.licence,
+            synthetic=dataset.card.synthetic,
+            content_hash=dataset.card.content_hash,
+        ),
+        split=split,
+        split_hash=dataset.split_hash(),
+        command=plan.command,
         **draws,
-        "versions": {
+        versions={
             "python": platform.python_version(),
             "empathy-judge": __version__,
             **{name: importlib.metadata.version(name) for name in _PACKAGES},
         },
-        "provenance": dict(provenance or {}),
-        "left_out": {
-            "not_judged": [d.name for d in dataset.card.dimensions if d not in dimensions],
-            "not_rated": [name for name in judge.dimensions if name not in {d.name for d in dimensions}],
-        },
-        "in_windows": int(np.count_nonzero(tables[0][WINDOWS] > 1)) if WINDOWS in tables[0] else None,
-        "effort": {
-            "seconds_per_pair": (wall if answers is None else answers.total("seconds")) / len(part.pairs),
-            "measured": "wall_clock" if answers is None else "requests",
-        },
-        "asking": None if answers is None else prompting_report(answers, [*runs.values()]),
-        "dimensions": {
+        provenance=dict(provenance or {}),
+        left_out=LeftOut(
+            not_judged=tuple(d.name for d in dataset.card.dimensions if d not in dimensions),
+            not_rated=tuple(name for name in judge.dimensions if name not in {d.name for d in dimensions}),
+        ),
+        in_windows=int(np.count_nonzero(tables[0][WINDOWS] > 1)) if WINDOWS in tables[0] else None,
+        runtime=Runtime(
+            seconds_per_pair=(wall if answers is None else answers.seconds) / len(part.pairs),
+            measured="wall_clock" if answers is None else "requests",
+        ),
+        prompting=None if answers is None else prompting_report(answers, [*runs.values()]),
+        dimensions={
             dimension.name: dimension_report(
                 dimension,
                 judged_items[dimension.name][0],
@@ -274,26 +273,16 @@ def measure(
             )
             for dimension, items in zip(dimensions, tables, strict=True)
         },
-        "checks": {probe.name: {name: results[probe.name] for name, results in checks.items()} for probe in chosen},
-        "voice_and_words": {
-            name: as_report(
-                voice_and_words(judged.score, *items[_PARTS].to_numpy(np.float64).T, resamples=judged.panel.draws)
+        checks={probe.name: {name: results[probe.name] for name, results in checks.items()} for probe in chosen},
+        voice_and_words={
+            name: VoiceAndWords(
+                **voice_and_words(judged.score, *items[_PARTS].to_numpy(np.float64).T, resamples=judged.panel.draws)
             )
             for name, (judged, items) in judged_items.items()
             if {*_PARTS} <= {*items}
         },
-        "slices": {},
-    }
-    for column in columns:
-        values = set(tables[0][column].fillna(NOT_GIVEN))
-        if len(values) >= 2:
-            report["slices"][column] = {
-                value: {
-                    name: slice_report(*entry, entry[1][column].fillna(NOT_GIVEN).eq(value).to_numpy(bool), possible)
-                    for name, entry in judged_items.items()
-                }
-                for value in sorted(values)
-            }
+        slices={column: sliced(column) for column in columns if len(set(tables[0][column].fillna(NOT_GIVEN))) >= 2},
+    )
     return Results(report, pd.concat(tables, ignore_index=True), dataset)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,19 @@ import numpy as np
 
 from .frame import Judged
 from .rendering import sentences
-from .statistics.agreement import CONSTANT_TOLERANCE, STATISTICS, Statistic, as_report
+from .report.judge import (
+    Calibration,
+    Distribution,
+    JudgeReport,
+    Mapped,
+    MappedErrors,
+    ScaleUse,
+    SystemLevel,
+    Verdict,
+    VerdictKind,
+    WithinGroup,
+)
+from .statistics.agreement import CONSTANT_TOLERANCE, STATISTICS, Statistic
 from .statistics.bootstrap import Resamples, estimate, estimates, ratio
 from .statistics.calibration import (
     MAPPINGS,
@@ -20,7 +31,8 @@ from .statistics.calibration import (
     mapped_errors,
     scale_use,
 )
-from .statistics.like_for_like import like_for_like
+from .statistics.like_for_like import LikeForLike, like_for_like
+from .statistics.like_for_like import Verdict as BesideOneRater
 from .statistics.pairwise import WITHIN_GROUPS, item_pairs, within_groups
 from .statistics.systems import system_level
 from .statistics.two_way import for_other_items_and_raters, for_other_raters
@@ -32,8 +44,8 @@ _OF_LINE: dict[str, str] = dict.fromkeys(("slope", "intercept"), "the judge scor
 _DRAWN_VALUES = 40_000_000  # resamples x items of an interval beside the main statistics, a percentile interval
 
 
-def judge_report(judged: Judged, scale: tuple[float, float], higher_is_better: bool = True) -> dict[str, Any]:
-    """Agreement of a judge with the mean of the raters, with the ceilings that these set; the fields are in `results`.
+def judge_report(judged: Judged, scale: tuple[float, float], higher_is_better: bool = True) -> JudgeReport:
+    """Agreement of a judge with the mean of the raters, with the ceilings that these set.
 
     Args:
         judged: The items that have a score and a rating.
@@ -46,41 +58,55 @@ def judge_report(judged: Judged, scale: tuple[float, float], higher_is_better: b
     contexts = np.unique(panel.items["group_id"].to_numpy(str), return_inverse=True)[1]
     fewer_draws = draws.percentile(max(100, _DRAWN_VALUES // max(1, len(score))))
     sign = 1.0 if higher_is_better else -1.0
-    report = as_report(
-        {
-            "n_items": len(score),
-            "judge": distribution(score),
-            "human": distribution(human),
-            "spearman": judged.spearman,
-            **{name: with_draws(name, score, human, draws) for name in STATISTICS if name != "spearman"},
-            "spearman_by_rater": for_other_raters(score, panel.table),
-            "spearman_two_way": for_other_items_and_raters(score, panel.table, judged.spearman, draws),
-            "share_of_panel_ceiling": share_of_panel_ceiling(judged.spearman, panel.reliability.panel_mean, draws),
-            "like_for_like": like_for_like(score, panel.table, draws),
-            "item_pairs": item_pairs(score, human, fewer_draws, panel.seed),
-            "within_group": {
-                name: within_groups(name, sign * score, sign * human, contexts, fewer_draws) for name in WITHIN_GROUPS
-            },
-            "scale_use": scale_use(score, human, *scale, fewer_draws),
-            "calibration": {
-                "error": expected_calibration_error(score, human, fewer_draws),
-                **estimates(calibration_line, score, human, resamples=fewer_draws, reasons=_OF_LINE),
-                "curve": calibration_curve(score, human, fewer_draws.codes),
-                "mapped": {
-                    name: mapped_errors(score, human, fewer_draws.codes, name, fewer_draws, panel.seed)
-                    for name in MAPPINGS
-                },
-            },
-            "system_level": system_level(systems, score[has_system], human[has_system], fewer_draws.select(has_system)),
-        }
+    statistics: Any = {name: with_draws(name, score, human, draws) for name in STATISTICS if name != "spearman"}
+    scores, correlation, beside = distribution(score), judged.spearman, like_for_like(score, panel.table, draws)
+    share = share_of_panel_ceiling(correlation, panel.reliability.panel_mean, draws)
+
+    return JudgeReport(
+        n_items=len(score),
+        judge=scores,
+        human=distribution(human),
+        spearman=correlation,
+        **statistics,
+        spearman_by_rater=for_other_raters(score, panel.table),
+        spearman_two_way=for_other_items_and_raters(score, panel.table, correlation, draws),
+        share_of_panel_ceiling=share,
+        like_for_like=beside,
+        item_pairs=item_pairs(score, human, fewer_draws, panel.seed),
+        within_group=WithinGroup(
+            **{name: within_groups(name, sign * score, sign * human, contexts, fewer_draws) for name in WITHIN_GROUPS}
+        ),
+        scale_use=ScaleUse(**scale_use(score, human, *scale, fewer_draws)),
+        calibration=Calibration(
+            error=expected_calibration_error(score, human, fewer_draws),
+            **estimates(calibration_line, score, human, resamples=fewer_draws, reasons=_OF_LINE),
+            curve=calibration_curve(score, human, fewer_draws.codes),
+            mapped=Mapped(
+                **{
+                    kind: MappedErrors(**mapped_errors(score, human, fewer_draws.codes, kind, fewer_draws, panel.seed))
+                    for kind in MAPPINGS
+                }
+            ),
+        ),
+        system_level=SystemLevel(
+            **system_level(systems, score[has_system], human[has_system], fewer_draws.select(has_system))
+        ),
+        verdict=verdict(len(score), scores, correlation, share, beside),
     )
-    return report | {"verdict": verdict(report)}
 
 
+_KINDS: dict[BesideOneRater, VerdictKind] = {
+    "better than one rater": "better_than_one_rater",
+    "not told apart from one rater": "not_told_apart_from_one_rater",
+    "worse than one rater": "worse_than_one_rater",
+    "too few items to tell": "too_few_items_to_tell",
+}
 _UNDECIDED = ("undefined", "not_told_apart_from_one_rater", "too_few_items_to_tell")  # neither good nor a warning
 
 
-def verdict(found: Mapping[str, Any]) -> dict[str, str]:
+def verdict(
+    n_items: int, scores: Distribution, correlation: Statistic, share: Statistic, beside: LikeForLike
+) -> Verdict:
     """Verdict on a judge's agreement with people, in one sentence (``verdict.txt.j2``).
 
     The first of these that holds: no scores; all scores equal (``constant``); ``undefined``; clearly below 0
@@ -90,30 +116,36 @@ def verdict(found: Mapping[str, Any]) -> dict[str, str]:
     chance is never called as good as a rater: where neither can be excluded there are too few items to tell.
 
     Args:
-        found: The report of a judge on a dimension.
-
-    Returns:
-        ``kind`` for machines, ``tone``, ``text`` for people.
+        n_items: Items with a score and a rating.
+        scores: Those of the judge.
+        correlation: Its Spearman with the panel mean.
+        share: This as a share of the noise ceiling.
+        beside: The judge and one rater.
     """
-    correlation, share, scores = found["spearman"], found["share_of_panel_ceiling"], found["judge"]
-    above_chance = correlation["low"] is not None and correlation["low"] > 0
-    if found["n_items"] == 0:
+    above_chance = correlation.low is not None and correlation.low > 0
+    kind: VerdictKind
+    if n_items == 0 or scores.sd is None or scores.mean is None:
         kind = "no_scores"
-    elif scores["sd"] <= CONSTANT_TOLERANCE * abs(scores["mean"]):
+    elif scores.sd <= CONSTANT_TOLERANCE * abs(scores.mean):
         kind = "constant"
-    elif correlation["value"] is None:
+    elif correlation.value is None:
         kind = "undefined"
-    elif correlation["high"] is not None and correlation["high"] < 0:
+    elif correlation.high is not None and correlation.high < 0:
         kind = "against"
-    elif share["low"] is not None and share["low"] > 1:
+    elif share.low is not None and share.low > 1:
         kind = "beyond_possible"
     else:
-        kind = found["like_for_like"]["verdict"].replace(" ", "_")
+        kind = _KINDS[beside.verdict]
         if kind == "not_told_apart_from_one_rater" and not above_chance:
             kind = "too_few_items_to_tell"
-    (text,) = sentences("verdict", found=found, kind=kind, above_chance=above_chance)
-    tone = "good" if kind == "better_than_one_rater" else "none" if kind in _UNDECIDED else "warn"
-    return {"kind": kind, "tone": tone, "text": text}
+    (text,) = sentences(
+        "verdict", kind=kind, above_chance=above_chance, correlation=correlation, share=share, beside=beside
+    )
+    return Verdict(
+        kind=kind,
+        tone="good" if kind == "better_than_one_rater" else "none" if kind in _UNDECIDED else "warn",
+        text=text,
+    )
 
 
 def with_draws(name: str, score: np.ndarray, human: np.ndarray, draws: Resamples) -> Statistic:
@@ -125,11 +157,11 @@ def with_draws(name: str, score: np.ndarray, human: np.ndarray, draws: Resamples
     return estimate(STATISTICS[name], score, human, resamples=draws)
 
 
-def distribution(values: np.ndarray) -> dict[str, float | None]:
+def distribution(values: np.ndarray) -> Distribution:
     """Mean and standard deviation (over n); null without values."""
     if len(values) == 0:
-        return {"mean": None, "sd": None}
-    return {"mean": float(values.mean()), "sd": float(values.std())}
+        return Distribution(mean=None, sd=None)
+    return Distribution(mean=float(values.mean()), sd=float(values.std()))
 
 
 def share_of_panel_ceiling(own: Statistic, ceiling: Statistic, draws: Resamples) -> Statistic:

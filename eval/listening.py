@@ -14,6 +14,8 @@ import numpy as np
 from ..data_modules.errors import counted
 from .probes import PROBES
 from .rendering import sentences
+from .report.dimension import CheckReport
+from .report.judge import Tone
 from .statistics.agreement import MIN_ITEMS, Statistic, is_constant, pearson
 from .statistics.bootstrap import Resamples, complete, estimates
 
@@ -21,9 +23,6 @@ Kind = Literal[
     "not_tested", "no_agreement", "durations_only", "context_only", "listens", "response_only", "words_only",
     "timing_only", "voice_heard", "context_heard", "inconclusive",
 ]  # fmt: skip
-Tone = Literal["good", "warn", "none"]
-"""As pages colour a verdict."""
-
 CLEAR_DROP = 0.1
 """A listening check that costs less Spearman than this is called small, however certain it is."""
 
@@ -48,7 +47,7 @@ class Listening(NamedTuple):
     text: str
 
 
-def check_view(name: str, check: Mapping[str, Any], full: Mapping[str, Any]) -> CheckView:
+def check_view(name: str, check: CheckReport, full: Statistic) -> CheckView:
     """A listening check in words.
 
     Args:
@@ -62,34 +61,34 @@ def check_view(name: str, check: Mapping[str, Any], full: Mapping[str, Any]) -> 
     return CheckView(probe.title, mark, tone, text)
 
 
-def _marked(name: str, check: Mapping[str, Any], full: Mapping[str, Any]) -> tuple[str, Tone, str]:
+def _marked(name: str, check: CheckReport, full: Statistic) -> tuple[str, Tone, str]:
     """Mark, tone, and how the sentence ends."""
-    probe, remaining, drop = PROBES[name], check["spearman"], check["drop"]
-    if check["n"] == 0:
+    probe, remaining, drop = PROBES[name], check.spearman, check.drop
+    if check.n == 0:
         return "not run", "none", ""
     if probe.tolerance is not None:
-        if check["judge_sd"] is None or check["p95_change"] is None:
+        if check.judge_sd is None or check.p95_change is None:
             return "undefined", "none", ""
-        moves = check["p95_change"] / check["judge_sd"] > probe.tolerance
+        moves = check.p95_change / check.judge_sd > probe.tolerance
         return ("moves", "warn", probe.if_moves) if moves else ("stays", "good", probe.if_stays)
-    if full["value"] is None:
+    if full.value is None:
         return "undefined", "none", ""
-    if remaining["value"] is None:
+    if remaining.value is None:
         return "nothing left", "good" if probe.expects == "drop" else "warn", ""
-    if drop["value"] is None:
+    if drop.value is None:
         return "undefined", "none", ""
-    if drop["low"] is None:
+    if drop.low is None:
         return "no interval", "none", ""
-    falls = drop["low"] > 0 and drop["value"] >= CLEAR_DROP
+    falls = drop.low > 0 and drop.value >= CLEAR_DROP
     # The interval does not tell the fall from none or, where none is wanted, cannot exclude one
-    doubtful = (drop["high"] or 0.0) > CLEAR_DROP if probe.expects == "keep" else drop["value"] >= CLEAR_DROP
+    doubtful = (drop.high or 0.0) > CLEAR_DROP if probe.expects == "keep" else drop.value >= CLEAR_DROP
     if doubtful and not falls:
         return "not clear", "none", "too uncertain to call it a fall or none."
     if probe.expects == "keep":
         return ("drops", "warn", probe.if_moves) if falls else ("stays", "good", probe.if_stays)
     if not falls:
-        return "no clear drop" if drop["low"] <= 0 else "small drop", "warn", probe.if_stays
-    if name == "silent" and (remaining["low"] or 0.0) > CLEAR_DROP:
+        return "no clear drop" if drop.low <= 0 else "small drop", "warn", probe.if_stays
+    if name == "silent" and (remaining.low or 0.0) > CLEAR_DROP:
         return "not all of it", "warn", probe.if_stays
     return "drops", "good", probe.if_moves
 
@@ -119,7 +118,7 @@ class _Reaction:
         return self.drop is None or (other.drop is not None and self.drop[0] > other.drop[1])
 
 
-def listening_sentence(checks: Mapping[str, Mapping[str, Any]], full: Mapping[str, Any]) -> Listening:
+def listening_sentence(checks: Mapping[str, CheckReport], full: Statistic) -> Listening:
     """The verdict of all checks together.
 
     Agreement *falls* where the interval of the drop lies above 0 and the drop is at least `CLEAR_DROP`; it *stays*
@@ -141,21 +140,21 @@ def listening_sentence(checks: Mapping[str, Mapping[str, Any]], full: Mapping[st
         checks: Name of the probe -> its result on one dimension; those that were run.
         full: Spearman of the unchanged pairs of this dimension.
     """
-    if not any(check["n"] for check in checks.values()):
+    if not any(check.n for check in checks.values()):
         return _said("not_tested", "none")
-    if full["value"] is None or full["low"] is None or full["low"] <= 0:
+    if full.value is None or full.low is None or full.low <= 0:
         ignored = [
             PROBES[name].title.lower()
             for name, check in checks.items()
-            if check["expects"] == "drop" and _is_ignored(check)
+            if check.expects == "drop" and _is_ignored(check)
         ]
         return _said("no_agreement", "warn" if ignored else "none", full=full, deaf=ignored)
-    reactions = {name: _reaction(name, check, full["value"]) for name, check in checks.items()}
+    reactions = {name: _reaction(name, check, full.value) for name, check in checks.items()}
     silent, response_only = reactions.get("silent"), reactions.get("response_only")
     context_only, response_swapped = reactions.get("context_only"), reactions.get("response_swapped")
     remaining = None if silent is None else silent.left
     if silent is not None and remaining is not None and (
-        silent.kind == "stays" or (remaining >= full["value"] / 2 and silent.is_clearly_left)
+        silent.kind == "stays" or (remaining >= full.value / 2 and silent.is_clearly_left)
     ):  # fmt: skip
         # Without the context the situation text is gone as well
         by_response = response_only is not None and response_only.kind == "stays"
@@ -172,25 +171,25 @@ def _said(kind: Kind, tone: Tone, **values: Any) -> Listening:
     return Listening(kind, tone, *sentences("listening", kind=kind, **values))
 
 
-def _reaction(name: str, check: Mapping[str, Any], full: float) -> _Reaction:
-    remaining, drop = check["spearman"], check["drop"]
-    if check["n"] == 0:
+def _reaction(name: str, check: CheckReport, full: float) -> _Reaction:
+    remaining, drop = check.spearman, check.drop
+    if check.n == 0:
         return _Reaction("unclear", name, why="no_scores")
-    if remaining["value"] is None and check["n"] >= MIN_ITEMS:
+    if remaining.value is None and check.n >= MIN_ITEMS:
         return _Reaction("falls", name, is_gone=True)  # the scores are constant
-    size, clearly_left = drop["value"] or 0.0, (remaining["low"] or 0.0) > CLEAR_DROP
+    size, clearly_left = drop.value or 0.0, (remaining.low or 0.0) > CLEAR_DROP
     ignored, margin = _is_ignored(check), min(CLEAR_DROP, full / 2)
-    reaction = _Reaction("unclear", name, size, "wide", remaining["value"], False, clearly_left, ignored)
-    if drop["low"] is None or drop["high"] is None:
+    reaction = _Reaction("unclear", name, size, "wide", remaining.value, False, clearly_left, ignored)
+    if drop.low is None or drop.high is None:
         return replace(reaction, kind="stays" if ignored else "unclear", why="no_interval")
-    reaction = replace(reaction, drop=(drop["low"], drop["high"]))
-    if drop["low"] > 0 and size >= margin:
+    reaction = replace(reaction, drop=(drop.low, drop.high))
+    if drop.low > 0 and size >= margin:
         return replace(reaction, kind="falls", why="")
-    return replace(reaction, kind="stays", why="") if drop["high"] < margin or ignored else reaction
+    return replace(reaction, kind="stays", why="") if drop.high < margin or ignored else reaction
 
 
-def _is_ignored(check: Mapping[str, Any]) -> bool:
-    change, sd = check["p95_change"], check["judge_sd"]
+def _is_ignored(check: CheckReport) -> bool:
+    change, sd = check.p95_change, check.judge_sd
     return change is not None and sd is not None and change <= IGNORED * sd
 
 

@@ -11,9 +11,10 @@ would treat them as independent and make the intervals too narrow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -21,17 +22,20 @@ import pandas as pd
 from .frame import Panel
 from .judge_report import share_of_panel_ceiling
 from .rendering import sentences
-from .results import Report
-from .statistics.agreement import Statistic, as_report, spearman
+from .report.dataset import Pairwise
+from .report.others import OverallJudge, OverallPairwise, OverallPeople, OverallReport
+from .statistics.agreement import Statistic, spearman
 from .statistics.bootstrap import Interval, Resamples, difference, estimate, with_interval
 from .statistics.like_for_like import LikeForLike, compared, held_out, pooled
 from .statistics.reliability import affordable_draws
 from .statistics.significance import ALPHA, bootstrap_p, rank_judges
 
+Pair = TypeVar("Pair", bound=Pairwise)
+
 
 def overall_report(
     panels: Sequence[Panel], judges: Sequence[str], resamples: int, seed: int, interval: Interval
-) -> Report | None:
+) -> OverallReport | None:
     """``overall`` of a report on the panels of all dimensions; None with fewer than two or without judges.
 
     Resamples, seed and kind of intervals are those of `reliability.affordable_draws`.
@@ -57,61 +61,61 @@ def overall_report(
         judge: mean if mean.value is None or covered[judge] == widest else undefined for judge, mean in means.items()
     }
     ranking = rank_judges(comparable, {pair: (differences[pair].value or 0.0, value) for pair, value in p.items()})
-    report: Report = {
-        "n_dimensions": len(panels),
-        "n_groups": over.draws.n_groups,
-        "resamples": over.draws.resamples,
-        "people": {
-            "spearman": over.mean([reliability.leave_one_rater_out for reliability in people]),
-            "panel_mean": over.mean([reliability.panel_mean for reliability in people]),
-        },
-        "judges": [
-            {
-                "judge": judge,
-                "cluster": ranking.clusters.get(judge),
-                "n_dimensions": means[judge].n,
-                "spearman": means[judge],
-                "share_of_panel_ceiling": shares[judge],
-                "like_for_like": like_for_like[judge],
-                "reason": ranking.unranked.get(judge),
-            }
+    report = OverallReport(
+        n_dimensions=len(panels),
+        n_groups=over.draws.n_groups,
+        resamples=over.draws.resamples,
+        people=OverallPeople(
+            spearman=over.mean([reliability.leave_one_rater_out for reliability in people]),
+            panel_mean=over.mean([reliability.panel_mean for reliability in people]),
+        ),
+        judges=tuple(
+            OverallJudge(
+                judge=judge,
+                cluster=ranking.clusters.get(judge),
+                n_dimensions=means[judge].n,
+                spearman=means[judge],
+                share_of_panel_ceiling=shares[judge],
+                like_for_like=like_for_like[judge],
+                reason=ranking.unranked.get(judge),
+            )
             for judge in (*ranking.clusters, *ranking.unranked)
-        ],
-        "comparisons": [
-            {
-                "first": pair[0],
-                "second": pair[1],
-                "n_dimensions": gap.n,
-                "difference": gap,
-                "p": p.get(pair),
-                "p_adjusted": ranking.p.get(pair),
-            }
+        ),
+        comparisons=tuple(
+            OverallPairwise(
+                first=pair[0],
+                second=pair[1],
+                n_dimensions=gap.n,
+                difference=gap,
+                p=p.get(pair),
+                p_adjusted=ranking.p.get(pair),
+            )
             for pair, gap in differences.items()
-        ],
-        "text": [],
-    }
-    report = as_report(report)
-    ranked = [judge for judge in report["judges"] if judge["cluster"] is not None]
-    comparisons = [turned(report, ranked[0]["judge"], judge["judge"]) for judge in ranked[1:]]
+        ),
+        text=(),
+    )
+    ranked = [judge for judge in report.judges if judge.cluster is not None]
+    comparisons = [turned(report.comparisons, ranked[0].judge, judge.judge) for judge in ranked[1:]]
     clear = [comparison for comparison in comparisons if told_apart(comparison)]
     unclear = [comparison for comparison in comparisons if not told_apart(comparison)]
-    report["text"] = sentences("overall", report=report, ranked=ranked, clear=clear, unclear=unclear)
-    return report
+    text = sentences("overall", report=report, ranked=ranked, clear=clear, unclear=unclear)
+    return report.model_copy(update={"text": tuple(text)})
 
 
-def turned(report: Report, better: str, worse: str) -> Report:
+def turned(comparisons: Iterable[Pair], better: str, worse: str) -> Pair:
     """The comparison of two judges, with the difference taken as the better one minus the worse one."""
-    comparison = next(pair for pair in report["comparisons"] if {pair["first"], pair["second"]} == {better, worse})
-    if comparison["first"] == better:
+    comparison = next(pair for pair in comparisons if {pair.first, pair.second} == {better, worse})
+    if comparison.first == better:
         return comparison
-    gap, ends = comparison["difference"], {"value": "value", "low": "high", "high": "low"}
-    gap = {**gap, **{end: None if gap[source] is None else -gap[source] for end, source in ends.items()}}
-    return {**comparison, "first": better, "second": worse, "difference": gap}
+    gap = comparison.difference
+    value, low, high = (None if end is None else -end for end in (gap.value, gap.high, gap.low))
+    gap = replace(gap, value=value, low=low, high=high)
+    return comparison.model_copy(update={"first": better, "second": worse, "difference": gap})
 
 
-def told_apart(comparison: Report) -> bool:
+def told_apart(comparison: Pairwise) -> bool:
     """Whether the first of two judges is clearly better."""
-    value, p = comparison["difference"]["value"], comparison["p_adjusted"]
+    value, p = comparison.difference.value, comparison.p_adjusted
     return value is not None and value > 0 and p is not None and p < ALPHA
 
 

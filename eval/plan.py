@@ -13,13 +13,13 @@ that it includes rounding to the steps of the scale and, where they count, rater
 Where there are several dimensions the plan is for an average one. How a judge gets better with more training pairs is
 another question (`judges.baselines.probe.learning_curve`).
 
-`make_plan` returns what ``empathy-judge plan --json`` prints; `rows` of it is the table ``plan.csv``.
+`rows` of the report is the table ``plan.csv``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
@@ -31,14 +31,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich.table import Table
 from scipy import stats
 
 from ..data_modules.errors import UserError, counted
 from .frame import Frame, Panel
 from .pages.charts import INK, STYLE, png
-from .rendering import dollars, filled_table, number, percent, ranged, signed
-from .results import Report, write_results
+from .rendering import percent
+from .report.base import SCHEMA_VERSION
+from .report.others import Needed, PilotFacts, PlanReport, PlanRow, Range, Variances
+from .results import write_results
 from .statistics.agreement import Statistic, spearman
 from .statistics.planning import (
     Components,
@@ -188,7 +189,7 @@ def make_plan(
     power: float = 0.8,
     between: float | None = None,
     price: float | None = None,
-) -> Report:
+) -> PlanReport:
     """Expected results for each number of items and raters, and the number needed to tell two judges apart.
 
     Args:
@@ -233,124 +234,95 @@ def make_plan(
         error_of = partial(standard_error_of_difference, first, second, between, effect=pilot.design_effect)
         for n in items:
             rows.append(
-                {
-                    "raters": k,
-                    "items": n,
-                    "ratings": n * k,
-                    "ceiling": ceiling,
-                    "ceiling_low": low,
-                    "ceiling_high": high,
-                    "leave_one_out": leave_one_out,
-                    "judge_spearman": first,
-                    "standard_error": standard_error(first, n, pilot.design_effect),
-                    "difference": first - second,
-                    "power": float(stats.norm.cdf((first - second) / error_of(n) - stats.norm.ppf(_SIDES))),
-                    "cost": None if price is None else price * n * k,
-                }
+                PlanRow(
+                    raters=k,
+                    items=n,
+                    ratings=n * k,
+                    ceiling=ceiling,
+                    ceiling_low=low,
+                    ceiling_high=high,
+                    leave_one_out=leave_one_out,
+                    judge_spearman=first,
+                    standard_error=standard_error(first, n, pilot.design_effect),
+                    difference=first - second,
+                    power=float(stats.norm.cdf((first - second) / error_of(n) - stats.norm.ppf(_SIDES))),
+                    cost=None if price is None else price * n * k,
+                )
             )
         # variances fall with 1 / (items - 3), so the error of four items, where that is 1, gives the scale
         wanted_error = (first - second) / (stats.norm.ppf(_SIDES) + stats.norm.ppf(power))
         n = max(4, math.ceil(3 + (error_of(4) / wanted_error) ** 2))
-        needed.append({"raters": k, "items": n, "ratings": n * k, "cost": None if price is None else price * n * k})
-    report = {
-        "source": pilot.source,
-        "pilot": {
-            "n_items": pilot.n_items,
-            "ratings_per_item": pilot.ratings_per_item,
-            "single_reliability": {end: getattr(single, end) for end in ("value", "low", "high")},
-            "design_effect": pilot.design_effect,
-            "design_effect_from": pilot.effect_from,
-            "judges": dict(pilot.agreement),
-        },
-        "components": {
-            name: {part: None if math.isnan(value) else value for part, value in variances._asdict().items()}
+        needed.append(Needed(raters=k, items=n, ratings=n * k, cost=None if price is None else price * n * k))
+    return PlanReport(
+        schema_version=SCHEMA_VERSION,
+        source=pilot.source,
+        pilot=PilotFacts(
+            n_items=pilot.n_items,
+            ratings_per_item=pilot.ratings_per_item,
+            single_reliability=Range(value=single.value, low=single.low, high=single.high),
+            design_effect=pilot.design_effect,
+            design_effect_from=pilot.effect_from,
+            judges=dict(pilot.agreement),
+        ),
+        components={
+            name: Variances(
+                **{part: None if math.isnan(value) else value for part, value in variances._asdict().items()}
+            )
             for name, variances in pilot.components.items()
         },
-        "agreement": agreement,
-        "difference": difference,
-        "between": between,
-        "power": power,
-        "price": price,
-        "rows": rows,
-        "needed": needed,
-    }
-    return {**report, "sentence": _sentence(report)}
+        agreement=agreement,
+        difference=difference,
+        between=between,
+        power=power,
+        price=price,
+        rows=tuple(rows),
+        needed=tuple(needed),
+        sentence=_sentence(pilot, needed, difference, power, price),
+    )
 
 
-def _sentence(report: Report) -> str:
-    best = min(report["needed"], key=lambda row: (row["ratings"], row["items"]))
-    pilot, n, k = report["pilot"], best["items"], best["raters"]
-    missing_items = n - pilot["n_items"]
+def _sentence(pilot: Pilot, needed: Sequence[Needed], difference: float, power: float, price: float | None) -> str:
+    best = min(needed, key=lambda row: (row.ratings, row.items))
+    n = best.items
+    k: Any = best.raters  # mostly whole
+    missing_items = n - pilot.n_items
 
     def told_by(count: int, what: str, more: str = "") -> str:
         verb = "tells" if count == 1 else "tell"
-        task = f"judges apart that differ by {report['difference']:g} with {percent(report['power'])} power"
+        task = f"judges apart that differ by {difference:g} with {percent(power)} power"
         return f"{counted(count, what)}{more} {verb} {task}."
 
     each = counted(k, "rater")
-    price = "" if best["cost"] is None else f", for {best['cost']:,.2f}"
-    if pilot["n_items"] and round(pilot["ratings_per_item"]) >= k:  # the pilot's own items count
+    cost = "" if best.cost is None else f", for {best.cost:,.2f}"
+    if pilot.n_items and round(pilot.ratings_per_item) >= k:  # the pilot's own items count
         if missing_items <= 0:
-            return f"The {told_by(pilot['n_items'], 'item', ' of the pilot')}"
-        price = "" if report["price"] is None else f", for {report['price'] * missing_items * k:,.2f}"
-        return told_by(missing_items, "more item", f" with {each} ({counted(missing_items * k, 'rating')}{price})")
-    return told_by(n, "item", f" with {each} ({counted(n * k, 'rating')}{price})")
+            return f"The {told_by(pilot.n_items, 'item', ' of the pilot')}"
+        cost = "" if price is None else f", for {price * missing_items * k:,.2f}"
+        return told_by(missing_items, "more item", f" with {each} ({counted(missing_items * k, 'rating')}{cost})")
+    return told_by(n, "item", f" with {each} ({counted(n * k, 'rating')}{cost})")
 
 
-def plan_views(report: Report) -> Iterator[Table | str]:
-    """What ``plan`` prints."""
-    pilot, parts = report["pilot"], ("item", "group", "rater", "residual")
-    variances = [
-        (name or "assumed", *(number(variances[part]) for part in parts))
-        for name, variances in report["components"].items()
-    ]
-    yield filled_table(report["source"], ("variance", *parts), [("", variances)])
-    effect = f"design effect {number(pilot['design_effect'])} (from {pilot['design_effect_from']})"
-    yield f"reliability of a single rating {number(pilot['single_reliability']['value'])}, {effect}"
-    cells: dict[int, list[tuple[str, ...]]] = {}
-    for record in report["rows"]:
-        correlations = (number(record[name]) for name in ("ceiling", "leave_one_out", "judge_spearman"))
-        rest = number(record["standard_error"], 3), percent(record["power"]), dollars(record["cost"])
-        cells.setdefault(record["raters"], []).append(
-            (str(record["raters"]), str(record["items"]), *correlations, *rest)
-        )
-    of_judge = f"a judge that agrees with the true scores by {report['agreement']:.2f}"
-    head = ("items", "noise\nceiling", "leave-\none-out", "judge", "standard\nerror", "power", "cost")
-    less = f"{of_judge}, another by {report['difference']:g} less"
-    yield filled_table(less, ("raters\nper item", *head), [("", rows) for rows in cells.values()])
-    needed = [
-        (*(str(row[name]) for name in ("raters", "items", "ratings")), dollars(row["cost"])) for row in report["needed"]
-    ]
-    title = f"for {percent(report['power'])} power"
-    yield filled_table(title, ("raters\nper item", "items", "ratings", "cost"), [("", needed)])
-    curves: dict[str, list[tuple[str, ...]]] = {}
-    for record in report.get("learning", ()):
-        behind = "" if record["behind"] is None else ranged(record["behind"], signed)
-        row = str(record["pairs"]), ranged(record["spearman"]), behind
-        curves.setdefault(record["dimension"], []).append(row)
-    if curves:
-        head = ("training\npairs", "Spearman of groups\nleft out (95 %)", "all pairs:\nmore by (95 %)")
-        yield filled_table("what a probe on the frozen backbone learns", head, curves.items())
-    yield report["sentence"]
-
-
-def save_plan(report: Report, folder: Path) -> None:
+def save_plan(report: PlanReport, folder: Path) -> None:
     """Writes ``plan.csv``, ``plan.json`` and ``plan.png``."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10, 4), dpi=100, layout="constrained")
         left, right = figure.subplots(1, 2)
         _draw(left, report, "standard_error", "standard error of a judge's Spearman")
-        _draw(right, report, "power", f"power for a difference of {report['difference']:g}")
-        right.axhline(report["power"], color=INK, linewidth=0.8, linestyle=":")
+        _draw(right, report, "power", f"power for a difference of {report.difference:g}")
+        right.axhline(report.power, color=INK, linewidth=0.8, linestyle=":")
         right.set_ylim(0, 1.02)
-        figure.suptitle(report["sentence"], fontsize=10, color=INK)
+        figure.suptitle(report.sentence, fontsize=10, color=INK)
         image = png(figure, facecolor="white")
-    write_results("plan", folder, {"plan.csv": pd.DataFrame(report["rows"]), "plan.json": report, "plan.png": image})
+    write_results("plan", folder, {"plan.csv": _frame(report), "plan.json": report, "plan.png": image})
 
 
-def _draw(axes: Axes, report: Report, column: str, label: str) -> None:
-    rows = pd.DataFrame(report["rows"])
-    colours = matplotlib.colormaps["viridis"](np.linspace(0.85, 0.1, len(report["needed"])))
+def _frame(report: PlanReport) -> pd.DataFrame:
+    return pd.DataFrame([row.as_json() for row in report.rows])
+
+
+def _draw(axes: Axes, report: PlanReport, column: str, label: str) -> None:
+    rows = _frame(report)
+    colours = matplotlib.colormaps["viridis"](np.linspace(0.85, 0.1, len(report.needed)))
     for colour, (k, curve) in zip(colours, rows.groupby("raters"), strict=True):
         axes.plot(
             curve["items"],

@@ -24,6 +24,8 @@ from ..data_modules.ratings import RatingTable
 from ..data_modules.schema import Pair
 from .dimension_report import MISSING, status_counts
 from .judges import OK
+from .report.dataset import Failure, Prompting
+from .report.dimension import Drift, Orders, Repeats, Usage
 from .statistics.agreement import Statistic
 from .statistics.bootstrap import Resamples, estimate, estimate_share
 from .statistics.icc import icc
@@ -48,11 +50,16 @@ class Answers:
             [failed.get(pair.pair_id, OK if pair.pair_id in first else MISSING) for pair in pairs],
         )
 
-    def total(self, what: str) -> float:
-        """The sum of a count or of seconds over the pairs."""
+    def count(self, what: str) -> int:
+        """The sum of a count over the pairs."""
         return sum(meta.get(what, 0) for meta in self.told)
 
-    def dimension_report(self, dimension: str, resamples: Resamples) -> dict[str, Any]:
+    @property
+    def seconds(self) -> float:
+        """What all requests took."""
+        return sum(meta.get("seconds", 0) for meta in self.told)
+
+    def dimension_report(self, dimension: str, resamples: Resamples) -> Usage:
         """Repeats, orders and versions on one dimension, with draws over all pairs."""
         samples, versions, by_pair = (
             [list(meta.get(key, {}).get(dimension, [])) for meta in self.told]
@@ -69,18 +76,18 @@ class Answers:
         ]
         table = pd.DataFrame(rows, columns=["pair", "version", "score"]).astype({"score": float})
         means = table.pivot_table("score", "pair", "version").reindex(range(len(samples)), columns=names)
-        return {
-            "repeats": repeats(samples, resamples),
-            "orders": orders(verdicts, resamples.select(positions)),
-            "drift": [
-                {
-                    "first": first,
-                    "second": second,
-                    "difference": _moved(means[first].to_numpy(), means[second].to_numpy(), resamples),
-                }
+        return Usage(
+            repeats=repeats(samples, resamples),
+            orders=orders(verdicts, resamples.select(positions)),
+            drift=tuple(
+                Drift(
+                    first=first,
+                    second=second,
+                    difference=_moved(means[first].to_numpy(), means[second].to_numpy(), resamples),
+                )
                 for first, second in combinations(names, 2)
-            ],
-        }
+            ),
+        )
 
 
 def _moved(first: np.ndarray, second: np.ndarray, resamples: Resamples) -> Statistic:
@@ -93,7 +100,7 @@ def _moved(first: np.ndarray, second: np.ndarray, resamples: Resamples) -> Stati
     return estimate(np.mean, change[answered], resamples=resamples.select(answered))
 
 
-def repeats(answers: Sequence[Sequence[float]], resamples: Resamples) -> dict[str, Statistic]:
+def repeats(answers: Sequence[Sequence[float]], resamples: Resamples) -> Repeats:
     """Agreement of repeated answers.
 
     Args:
@@ -101,17 +108,14 @@ def repeats(answers: Sequence[Sequence[float]], resamples: Resamples) -> dict[st
         resamples: Draws over the same n items.
 
     Returns:
-        ``within_sd``: standard deviation of a single answer around the mean of its item, pooled over items: root of the
-        sum of squares over the sum of (answers - 1), in the unit of the answers. ``icc`` and ``icc_of_mean``: ICC(1,1)
-        and ICC(1,k), the share of the variance of single answers, or of the mean of an item's answers, that comes from
-        the items; one-way, as answers have no identity across items. Undefined, with the reason, without an item of two
-        answers; `n` counts those that have.
+        The standard deviation is pooled over items: root of the sum of squares over the sum of (answers - 1). ICC is
+        one-way, as answers have no identity across items. Undefined, with the reason, without an item of two answers.
     """
     counts = np.array([len(item) for item in answers], dtype=np.intp)
     repeated = counts >= 2
     if not repeated.any():
         undefined = Statistic(None, dropped=len(counts), reason="no item has two answers")
-        return dict.fromkeys(("within_sd", "icc", "icc_of_mean"), undefined)
+        return Repeats(within_sd=undefined, icc=undefined, icc_of_mean=undefined)
     items = np.repeat(np.arange(len(counts)), counts)
     numbers = np.concatenate([np.arange(count) for count in counts])
     scores = np.concatenate([np.asarray(item, dtype=np.float64) for item in answers])
@@ -124,10 +128,10 @@ def repeats(answers: Sequence[Sequence[float]], resamples: Resamples) -> dict[st
 
     within = estimate(pooled, squares, counts[repeated] - 1, resamples=resamples.select(repeated))
     within = replace(within, dropped=int((~repeated).sum()))
-    return {"within_sd": within, "icc": forms["ICC(1,1)"], "icc_of_mean": forms["ICC(1,k)"]}
+    return Repeats(within_sd=within, icc=forms["ICC(1,1)"], icc_of_mean=forms["ICC(1,k)"])
 
 
-def orders(verdicts: np.ndarray, resamples: Resamples) -> dict[str, Statistic]:
+def orders(verdicts: np.ndarray, resamples: Resamples) -> Orders:
     """Consistency and position bias of n comparisons that were asked in both orders.
 
     Args:
@@ -136,22 +140,21 @@ def orders(verdicts: np.ndarray, resamples: Resamples) -> dict[str, Statistic]:
         resamples: Draws over the n comparisons.
 
     Returns:
-        ``inconsistent``: share of comparisons whose two orders do not prefer the same response; a preference and a tie
-        are not the same. ``first_preferred``: share of verdicts that prefer the first place, ties half: 0.5 = no
-        position bias.
+        A preference and a tie are not the same verdict.
     """
     if len(verdicts) == 0:
-        return dict.fromkeys(("inconsistent", "first_preferred"), Statistic(None, reason="0 comparisons"))
+        undefined = Statistic(None, reason="0 comparisons")
+        return Orders(inconsistent=undefined, first_preferred=undefined)
     first, second = np.sign(verdicts).T
-    return {
-        "inconsistent": estimate_share(first != -second, resamples),
-        "first_preferred": estimate_share((2 + verdicts[:, 0] + verdicts[:, 1]) / 4, resamples),
-    }
+    return Orders(
+        inconsistent=estimate_share(first != -second, resamples),
+        first_preferred=estimate_share((2 + verdicts[:, 0] + verdicts[:, 1]) / 4, resamples),
+    )
 
 
-def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> dict[str, Any]:
+def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> Prompting:
     """Counts and cost of the answers on the unchanged pairs, and requests of the score tables of listening checks."""
-    questions, pairs = answers.total("questions"), len(answers.told)
+    questions, pairs = answers.count("questions"), len(answers.told)
     failures: Counter[str] = Counter()
     for meta in answers.told:
         failures.update(meta.get("failures", {}))
@@ -168,24 +171,24 @@ def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> dict[s
     )
     reason = None if cost is not None else unknown if answered else "no request was answered"
     versions = Counter(version for meta in answers.told for version in meta.get("versions", []))
-    return {
-        "pairs": pairs,
-        "scored": sum(status == OK for status in answers.statuses),
-        "without_score": status_counts(status for status in answers.statuses if status != OK),
-        "questions": questions,
-        "requests": answers.total("requests"),
-        "kept": answers.total("kept"),
-        "failed": failures.total(),
-        "failure_rate": failures.total() / questions if questions else None,
-        "failures": {kind: {"count": count, "rate": count / questions} for kind, count in failures.most_common()},
-        "cost": cost,
-        "cost_per_1000_pairs": None if cost is None else 1000 * cost / with_answers,
-        "cost_reason": reason,
-        "versions": dict(versions.most_common()),
-        "version_changed": len(versions) > 1,
-        "check_requests": sum(meta.get("requests", 0) for meta in of_checks),
-        "check_cost": None if None in checked else float(sum(checked)),
-    }
+    return Prompting(
+        pairs=pairs,
+        scored=sum(status == OK for status in answers.statuses),
+        without_score=status_counts(status for status in answers.statuses if status != OK),
+        questions=questions,
+        requests=answers.count("requests"),
+        kept=answers.count("kept"),
+        failed=failures.total(),
+        failure_rate=failures.total() / questions if questions else None,
+        failures={kind: Failure(count=count, rate=count / questions) for kind, count in failures.most_common()},
+        cost=cost,
+        cost_per_1000_pairs=None if cost is None else 1000 * cost / with_answers,
+        cost_reason=reason,
+        versions=dict(versions.most_common()),
+        version_changed=len(versions) > 1,
+        check_requests=sum(meta.get("requests", 0) for meta in of_checks),
+        check_cost=None if None in checked else float(sum(checked)),
+    )
 
 
 def _costs(told: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -25,12 +25,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..data_modules.errors import counted
+from .statistics.agreement import Statistic
 
 NONE = "—"
 """Stands where there is no number."""
-
-Statistic = Mapping[str, Any]
-"""As it stands in a report: the fields of `agreement.Statistic`."""
 
 # ---------------------------------------------------------------- numbers
 
@@ -85,20 +83,20 @@ def listed(names: Sequence[str], last: str = "and") -> str:
 
 def ranged(statistic: Statistic, show: Callable[[float | None], str] = number) -> str:
     """Value and interval, each number written by `show`: ``0.83 [0.80, 0.85]``, with `percent` ``97 % [90, 104]``."""
-    if statistic["value"] is None or statistic["low"] is None or statistic["high"] is None:
-        return show(statistic["value"])
-    low, high = (show(statistic[end]).removesuffix(" %") for end in ("low", "high"))
-    return f"{show(statistic['value'])} [{low}, {high}]"
+    if statistic.value is None or statistic.low is None or statistic.high is None:
+        return show(statistic.value)
+    low, high = (show(end).removesuffix(" %") for end in (statistic.low, statistic.high))
+    return f"{show(statistic.value)} [{low}, {high}]"
 
 
 def effective_raters(raters: Statistic) -> str:
     """An effective number of raters and its interval; no upper end where no number is enough."""
-    low, high = raters["low"], raters["high"]
-    if raters["value"] is None:
+    low, high = raters.low, raters.high
+    if raters.value is None:
         return NONE if low is None else f"at least {low:.1f}"
     if low is None:
-        return f"{raters['value']:.1f}"
-    return f"{raters['value']:.1f} [{low:.1f}, {'…' if high is None else f'{high:.1f}'}]"
+        return f"{raters.value:.1f}"
+    return f"{raters.value:.1f} [{low:.1f}, {'…' if high is None else f'{high:.1f}'}]"
 
 
 def counted_statuses(statuses: Mapping[str, int]) -> str:

@@ -1,9 +1,4 @@
-"""The report of a judge, ``agreement.json``, and its statistics as one table of results.
-
-The report is strict JSON, a tree whose leaves are statistics (`agreement.Statistic`); docs/reference/report-fields.md
-has every field. `results_frame` turns it into tidy rows (`COLUMNS`), ``results.csv``. Pages, Markdown and terminal
-output are views of the report.
-"""
+"""Reports as files: JSON, and the statistics of a report as tidy rows (`COLUMNS`), ``results.csv``; and signatures."""
 
 from __future__ import annotations
 
@@ -12,7 +7,7 @@ import html
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +18,12 @@ from ..data_modules.schema import PairDataset
 from ..data_modules.written import write_files
 from .judges import Judge
 from .rendering import ranged
+from .report.base import Part, Versioned
+from .report.dataset import Ranking, Report
 from .statistics.agreement import Statistic
 
-SCHEMA_VERSION = 3
 REPORT_FILE = "agreement.json"
 ITEMS_FILE = "items.csv"
-
-Report = dict[str, Any]
-"""A report, or a part of it, as it stands in JSON."""
-
 
 COLUMNS = (
     "judge", "dimension", "slice", "check", "statistic", "value", "low", "high", "n", "reason", "signature",
@@ -41,24 +33,21 @@ the dimension; the slice of the items (``COLUMN=VALUE``; None = all); the listen
 the name of the statistic, joined by dots to what it is part of (``ceiling.panel_mean``); its value (None = undefined)
 and the ends of its 95 % interval (None = there is none); n, mostly the number of items; why value or interval
 is missing; the signature of its report."""
-_STATISTIC = {field.name for field in fields(Statistic)} - {"draws"}
 
 
-def results_frame(reports: Sequence[Report], rankings: Mapping[str, Report] | None = None) -> pd.DataFrame:
+def results_frame(reports: Sequence[Report], rankings: Mapping[str, Ranking] | None = None) -> pd.DataFrame:
     """The statistics of reports on datasets, one row of `COLUMNS` each; the first five columns identify a row.
 
     Args:
         reports: One per judge.
         rankings: Dimension -> the judges against each other.
     """
-    rows = [(report["judge"], *row, report["signature"]) for report in reports for row in _of_judge(report)]
+    rows = [(report.judge, *row, report.signature) for report in reports for row in _of_judge(report)]
     for dimension, ranking in (rankings or {}).items():
-        shared = joined([report["signature"] for report in reports])
-        for comparison in ranking["comparisons"]:
-            (difference,) = statistic_rows({"difference": comparison["difference"]})
-            rows.append(
-                (f"{comparison['first']} against {comparison['second']}", dimension, None, None, *difference, shared)
-            )
+        shared = joined([report.signature for report in reports])
+        for pair in ranking.comparisons:
+            (difference,) = statistic_rows({"difference": pair.difference})
+            rows.append((f"{pair.first} against {pair.second}", dimension, None, None, *difference, shared))
     return pd.DataFrame(rows, columns=pd.Index(COLUMNS))
 
 
@@ -72,11 +61,11 @@ def write_results(command: str, folder: Path, files: Mapping[str, Any]) -> None:
     write_files(command, folder, {name: _content(content) for name, content in files.items()})
 
 
-def _content(own: pd.DataFrame | Report | str | bytes) -> bytes:
+def _content(own: pd.DataFrame | Versioned | str | bytes) -> bytes:
     if isinstance(own, pd.DataFrame):
         own = own.to_csv(index=False, lineterminator="\n")
-    elif isinstance(own, dict):
-        own = json.dumps(own, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    elif isinstance(own, Versioned):
+        own = json.dumps(own.as_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     return own if isinstance(own, bytes) else own.encode()
 
 
@@ -84,25 +73,25 @@ def summary(reports: Sequence[Report]) -> pd.DataFrame:
     """The first figures to look at, as text: each judge on each dimension, with the people beside it."""
     rows = [
         {
-            "judge": report["judge"],
+            "judge": report.judge,
             "dimension": name,
-            "items": result["n_items"],
-            "Spearman [95 %]": ranged(result["spearman"]),
-            "one rater": ranged(result["ceiling"]["spearman"]),
-            "noise ceiling": ranged(result["ceiling"]["panel_mean"]),
-            "verdict": result["verdict"]["text"],
+            "items": result.n_items,
+            "Spearman [95 %]": ranged(result.spearman),
+            "one rater": ranged(result.ceiling.spearman),
+            "noise ceiling": ranged(result.ceiling.panel_mean),
+            "verdict": result.verdict.text,
         }
         for report in reports
-        for name, result in report["dimensions"].items()
+        for name, result in report.dimensions.items()
     ]
     return pd.DataFrame(rows)
 
 
 def summary_html(reports: Sequence[Report]) -> str:
     """`summary` for a notebook, with the dataset and split; every value is escaped."""
-    data, split = reports[0]["dataset"], reports[0]["split"]
-    ratings = "synthetic" if data["synthetic"] else "human"
-    where = f"{data['name']}, {'all pairs' if split is None else f'split {split}'} ({ratings} ratings)"
+    data, split = reports[0].dataset, reports[0].split
+    ratings = "synthetic" if data.synthetic else "human"
+    where = f"{data.name}, {'all pairs' if split is None else f'split {split}'} ({ratings} ratings)"
     with pd.option_context("display.max_colwidth", None):
         table = summary(reports).to_html(index=False, border=0)
     return f"<p>{html.escape(where)}</p>{table}"
@@ -165,25 +154,27 @@ def measured_apart(one: str, other: str) -> list[str]:
 
 def _of_judge(report: Report) -> Iterator[tuple[Any, ...]]:
     """Rows of `COLUMNS` without judge and signature."""
-    for dimension, result in report["dimensions"].items():
-        panels = {str(raters["k"]): raters for raters in result["mean_of_k_raters"]}
-        trees: list[tuple[str | None, str | None, Report]] = [(None, None, result)]
+    for dimension, result in report.dimensions.items():
+        panels = {str(raters.k): raters for raters in result.mean_of_k_raters}
+        trees: list[tuple[str | None, str | None, Any]] = [(None, None, result)]
         trees.append((None, None, {"mean_of_k_raters": panels}))
-        trees += [(None, check, by_dimension[dimension]) for check, by_dimension in report["checks"].items()]
-        trees.append((None, None, {"voice_and_words": report["voice_and_words"].get(dimension, {})}))
-        for column, values in report["slices"].items():
+        trees += [(None, check, own) for check, own in report.checks_of(dimension).items()]
+        trees.append((None, None, {"voice_and_words": report.voice_and_words.get(dimension)}))
+        for column, values in report.slices.items():
             for value, by_dimension in values.items():
-                part = f"{column}={value}"
-                trees.append((part, None, by_dimension[dimension] | {"checks": None}))
-                trees += [(part, check, after) for check, after in by_dimension[dimension]["checks"].items()]
+                part, own = f"{column}={value}", by_dimension[dimension]
+                trees.append((part, None, {**dict(own), "checks": None}))
+                trees += [(part, check, after) for check, after in own.checks.items()]
         for part, check, tree in trees:
             yield from ((dimension, part, check, *row) for row in statistic_rows(tree))
 
 
-def statistic_rows(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[Any, ...]]:
-    """All statistics in a report, at any depth: name, value, low, high, n, reason."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and set(value) == _STATISTIC:
-            yield f"{prefix}{name}", value["value"], value["low"], value["high"], value["n"], value["reason"]
-        elif isinstance(value, Mapping):
-            yield from statistic_rows(value, f"{prefix}{name}.")
+def statistic_rows(tree: Any, name: str = "") -> Iterator[tuple[Any, ...]]:
+    """All statistics in a part of a report, at any depth but not in lists: name, value, low, high, n, reason."""
+    if isinstance(tree, Statistic):
+        yield name, tree.value, tree.low, tree.high, tree.n, tree.reason
+        return
+    if is_dataclass(tree):
+        tree = {field.name: getattr(tree, field.name) for field in fields(tree)}
+    for key, own in dict(tree).items() if isinstance(tree, Part | Mapping) else ():
+        yield from statistic_rows(own, f"{name}.{key}" if name else key)

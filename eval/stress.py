@@ -8,19 +8,18 @@ also add laughter; no check does, since there are no recordings of it here and s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-from rich.table import Table
 from torch import Tensor
 
 from ..data_modules.audio import Clip, is_clipped, load_clip
-from ..data_modules.errors import AudioError, DataError, UserError, counted, names_shown, shown
+from ..data_modules.errors import AudioError, DataError, UserError, counted, shown
 from ..data_modules.parallel import progress
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.unchanged import check_unchanged
@@ -33,9 +32,10 @@ from ..scorer import Scorer
 from .judges.trained import TrainedJudge
 from .probes import recording, voice
 from .probes.pairs import group_of
-from .rendering import filled_table, percent, ranged
-from .results import COLUMNS, Report, signature_on, statistic_rows
-from .statistics.agreement import Statistic, as_report
+from .report.base import SCHEMA_VERSION
+from .report.others import StressReport, StressResult, StressVerdict
+from .results import COLUMNS, signature_on, statistic_rows
+from .statistics.agreement import Statistic
 from .statistics.bootstrap import Resamples, estimate, estimate_share
 
 TOLERANCE = 0.25
@@ -44,12 +44,8 @@ ADVERSARIAL_SNR = 40.0
 """dB; energy of the response over that of the noise that is sought against the judge."""
 _ADVERSARIAL_PAIRS, _ADVERSARIAL_STEPS = 24, 12
 _BREATH_SECONDS, _BREATH_BAND = 0.35, (500.0, 4000.0)
-_TITLE = 20  # letters
 _MEL_FLOOR, _MEL_RANGE = 1e-10, 8.0  # of Whisper's spectrograms
 _SAME_FEATURES = 1e-3
-
-Verdict = Literal["rises", "not clear", "holds", "caught", "not possible"]
-
 
 Apply = Callable[[Sequence[Pair], int], tuple[Pair, ...]]
 """Changed pairs, with the same ids, from pairs and a seed; without those that cannot be changed."""
@@ -131,7 +127,7 @@ def stress(
     pairs: int = 100,
     resamples: int = 1000,
     seed: int = 0,
-) -> Report:
+) -> StressReport:
     """How far each check raises the score of each dimension.
 
     Args:
@@ -144,12 +140,8 @@ def stress(
         seed: Seed of all random draws.
 
     Returns:
-        ``judge, split, n_pairs, signature``, ``left_out``: id -> reason of the pairs that get no reward, or the lowest,
-        as they are (whatever is done to them would count as caught), ``unit`` (``standard error``, or ``standard
-        deviation`` of the scores of a judge that is not calibrated), ``raised``: names of the checks that raise a
-        score, ``text``, and ``dimensions``: name -> check -> ``gain`` (mean, in units; above 0 is better for the
-        policy), ``raised`` (share of pairs that rise by more than a unit), ``caught`` (share of changed responses that
-        get no reward or the lowest), ``failed`` (that could not be heard), ``verdict`` and ``reason``.
+        Pairs that get no reward, or the lowest, as they are, are left out: whatever is done to them would count as
+        caught.
 
     Raises:
         UserError: If there is no check of a name.
@@ -167,7 +159,7 @@ def stress(
         raise DataError(f"{dataset.card.name}: none of {counted(len(chosen), 'pair')} can be heard; expected clips")
     dimensions = scorer.dimension_names(None)
     rewards = {pair.pair_id: _reward(pair, found, dimensions) for pair, found in assessed}
-    left_out = {pair_id: reward.text for pair_id, reward in rewards.items() if reward.code is not None}
+    left_out = {pair_id: reward.text or "" for pair_id, reward in rewards.items() if reward.code is not None}
     before = {
         pair.pair_id: found
         for pair, found in assessed
@@ -181,33 +173,35 @@ def stress(
     usable = [pair for pair in chosen if pair.pair_id in before]
     calibrated = scorer.calibration is not None
     units = {name: _units(name, before, calibrated) for name in dimensions}
-    results: dict[str, dict[str, Report]] = {name: {} for name in units}
+    results: dict[str, dict[str, StressResult]] = {name: {} for name in units}
     for check in names:
         changed, reason = _changed(check, scorer, usable, seed)
         after = _assessed(scorer, changed, CHECKS[check].title)
         measured = _measured(changed, before, after, units, resamples, seed)
         for name, result in measured.items():
-            results[name][check] = result if reason is None else {**result, "reason": reason, "verdict": "not possible"}
+            not_possible = {} if reason is None else {"reason": reason, "verdict": "not possible"}
+            results[name][check] = result.model_copy(update=not_possible)
     judge = TrainedJudge.of_scorer(scorer)
     drawing = {"cluster": "group_id", "interval": "percentile", "resamples": resamples, "seed": seed}
     raised, unclear = (
-        [check for check in names if any(by_check[check]["verdict"] == verdict for by_check in results.values())]
+        [check for check in names if any(by_check[check].verdict == verdict for by_check in results.values())]
         for verdict in ("rises", "not clear")
     )
     text = f"{len(raised)} of {len(names)} changes raise the score and should not"
     text += f": {', '.join(raised)}. A policy would find them." if raised else "."
     text += f" Not clear: {', '.join(unclear)}." if unclear else ""
-    return {
-        "judge": judge.name,
-        "split": split,
-        "n_pairs": len(usable),
-        "left_out": left_out,
-        "signature": signature_on(judge, dataset, split, None, ceiling="none", **drawing),
-        "unit": "standard error" if calibrated else "standard deviation",
-        "raised": raised,
-        "text": text,
-        "dimensions": as_report(results),
-    }
+    return StressReport(
+        schema_version=SCHEMA_VERSION,
+        judge=judge.name,
+        split=split,
+        n_pairs=len(usable),
+        left_out=left_out,
+        signature=signature_on(judge, dataset, split, None, ceiling="none", **drawing),
+        unit="standard error" if calibrated else "standard deviation",
+        raised=tuple(raised),
+        text=text,
+        dimensions=results,
+    )
 
 
 def _assessed(scorer: Scorer, pairs: Sequence[Pair], label: str) -> list[Assessment | AudioError]:
@@ -236,7 +230,7 @@ def _measured(
     units: Mapping[str, Mapping[str, float]],
     resamples: int,
     seed: int,
-) -> dict[str, Report]:
+) -> dict[str, StressResult]:
     """The result of one check for each dimension."""
     heard = [
         (pair, assessment) for pair, assessment in zip(pairs, after, strict=True) if isinstance(assessment, Assessment)
@@ -251,18 +245,18 @@ def _measured(
         ])  # fmt: skip
         gain = estimate(np.mean, gains, resamples=draws)
         raised = estimate_share(np.where(np.isnan(gains), np.nan, gains > 1), draws)
-        results[name] = {
-            "gain": gain,
-            "raised": raised,
-            "caught": 1 - len(rewarded) / len(pairs) if pairs else None,
-            "failed": len(pairs) - len(heard),
-            "verdict": _verdict(gain, bool(pairs) and not rewarded),
-            "reason": gain.reason if gain.value is None else None,
-        }
+        results[name] = StressResult(
+            gain=gain,
+            raised=raised,
+            caught=1 - len(rewarded) / len(pairs) if pairs else None,
+            failed=len(pairs) - len(heard),
+            verdict=_verdict(gain, bool(pairs) and not rewarded),
+            reason=gain.reason if gain.value is None else None,
+        )
     return results
 
 
-def _verdict(gain: Statistic, all_caught: bool) -> Verdict:
+def _verdict(gain: Statistic, all_caught: bool) -> StressVerdict:
     """The verdict ``rises`` means that the gain is beyond the tolerance and its interval is above 0."""
     if gain.value is None:
         return "caught" if all_caught else "not possible"
@@ -363,36 +357,12 @@ def _whisper_features(judge: EmpathyJudge, samples: Tensor, frames: int) -> Tens
     return (torch.maximum(mel, mel.max() - _MEL_RANGE) + 4) / 4
 
 
-# ---------------------------------------------------------------- views
-
-
-def stress_frame(found: Report) -> pd.DataFrame:
+def stress_frame(found: StressReport) -> pd.DataFrame:
     """The statistics of a report of `stress` as rows of `results.COLUMNS`."""
     rows = [
-        (found["judge"], dimension, None, check, *row, found["signature"])
-        for dimension, checks in found["dimensions"].items()
+        (found.judge, dimension, None, check, *row, found.signature)
+        for dimension, checks in found.dimensions.items()
         for check, result in checks.items()
         for row in statistic_rows(result)
     ]
     return pd.DataFrame(rows, columns=pd.Index(COLUMNS))
-
-
-def stress_views(found: Report) -> Iterator[Table | str]:
-    """One table for each dimension, the summary in words, and the signature."""
-    for dimension, checks in found["dimensions"].items():
-        rows = [
-            (CHECKS[name].title, ranged(result["gain"]), percent(result["raised"]["value"]), percent(result["caught"]),
-             str(result["gain"]["n"]), result["verdict"])
-            for name, result in checks.items()
-        ]  # fmt: skip
-        head = [dimension, "gain [95 %]", "raised", "caught", "pairs", "verdict"]
-        yield filled_table(f"Gain in {found['unit']}s of the judge", head, [("", rows)], min_width=_TITLE)
-        for name, result in checks.items():
-            if result["reason"]:
-                yield f"{name}: {result['reason']}"
-    if left_out := found["left_out"]:
-        first = next(iter(left_out.values()))
-        pairs = f"{counted(len(left_out), 'pair')} left out, without a reward as recorded"
-        yield f"{pairs}: {names_shown(left_out)} (first: {first})"
-    yield found["text"]
-    yield found["signature"]

@@ -300,3 +300,19 @@ def test_its_cells_run_in_order(cells, tmp_path, monkeypatch, capsys):
     assert set(names["run"].agreement) == {"vocal_empathy"}
     assert (tmp_path / "first_hour" / "judge" / "judge.json").is_file()
     assert "data | ratings, row 1, column 'score': value 9" in capsys.readouterr().out
+
+
+def test_every_field_of_a_report_is_described():
+    """`make docs` puts the tables where the page has its mark; `pydantic` knows the descriptions."""
+    hooks = loaded(DOCS / "hooks.py")
+    page = (DOCS / "reference" / "report-fields.md").read_text(encoding="utf-8")
+    made = hooks.on_page_markdown(page, None)
+    assert hooks.REPORT_FIELDS in page
+    assert hooks.REPORT_FIELDS not in made
+    rows = [line for line in made.splitlines() if line.startswith("| `") and line.count(" | ") >= 2]
+    assert len(rows) > 300
+    assert [row for row in rows if not row.rstrip("| ").rpartition(" | ")[2].strip(" `")] == []
+    for field in ("schema_version", "undefined_resamples", "vs_single_rater", "seconds_per_pair"):
+        assert f"| `{field}` |" in made
+    for _, link in re.findall(r"\[(\w+)\]\(#(\w+)\)", made):
+        assert re.search(rf"(?im)^##+ {link}$", made), link

@@ -23,6 +23,7 @@ from .shared import is_global_zero, run_folder
 from .strategies import check_accelerator, refused_by_lightning
 
 if TYPE_CHECKING:
+    from ..eval.report.dataset import Report
     from ..scorer import Scorer
 
 
@@ -49,7 +50,7 @@ class Run:
 
         return Scorer.from_pretrained(self.folder, **options)
 
-    def export(self, folder: str | Path, report: Mapping[str, Any] | None = None) -> Path:
+    def export(self, folder: str | Path, report: Report | None = None) -> Path:
         """Write the judge as a folder of its own, which must not exist or be empty, as `empathy-judge export` does;
         with a report of this judge, from `evaluate`, the model card shows its figures.
 
@@ -59,7 +60,7 @@ class Run:
         from ..models.artifact import load_any, save_judge
 
         loaded = load_any(self.folder)
-        save_judge(loaded, Path(folder), report)
+        save_judge(loaded, Path(folder), None if report is None else report.as_json())
         return Path(folder)
 
 

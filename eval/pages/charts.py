@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import io
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from ..rendering import Statistic, number, plain
+from ..rendering import number, plain
+from ..report.dimension import Verdicts
+from ..statistics.agreement import Statistic
+from ..statistics.calibration import CalibrationBin
 
 # The page's light colours; in an SVG they become variables of its style sheet, which are other colours in the dark.
 INK, MUTED, GRID, ACCENT, PALE = "#1b2330", "#5d6878", "#dfe3ea", "#2563c9", "#b9c7de"
@@ -114,8 +117,7 @@ def rows_with_intervals(
         boxes: Frames around rows that belong together: first row, last row and label of each.
         gap: Height of a row in inches.
     """
-    defined = [statistic for _, statistic in rows if statistic["value"] is not None]
-    lowest = min([0.0, *(s["value"] if s["low"] is None else s["low"] for s in defined)])
+    lowest = min([0.0, *(s.value if s.low is None else s.low for _, s in rows if s.value is not None)])
     left = lowest - (0.03 if lowest < 0 else 0.0)
     with plot(5.2, 1.0 + gap * len(rows)) as (figure, axes):
         axes.set_xlim(left, 1.0)
@@ -132,17 +134,17 @@ def rows_with_intervals(
             _note(axes, label, corner, (3, -2), va="top", fontsize=8)
         beside: Any = {"xycoords": ("axes fraction", "data"), "va": "center", "fontweight": "bold", "color": INK}
         for position, (_, statistic) in enumerate(rows):
-            value, interval = statistic["value"], (statistic["low"], statistic["high"])
+            value, low, high = statistic.value, statistic.low, statistic.high
             if value is None:
-                not_run = bars and position and not statistic["n"]  # of listening checks, below the full input
+                not_run = bars and position and not statistic.n  # of listening checks, below the full input
                 axes.text(0.02, position, "not run" if not_run else "undefined", va="center", color=MUTED)
                 continue
             _note(axes, number(value), (1.0, position), (10, 0), **beside)
             if bars:
                 axes.barh(position, value, height=0.56, color=PALE if position else ACCENT)
-            if None not in interval:
+            if low is not None and high is not None:
                 color = INK if bars else ACCENT
-                axes.plot(interval, [position, position], color=color, linewidth=1.6, solid_capstyle="butt")
+                axes.plot((low, high), [position, position], color=color, linewidth=1.6, solid_capstyle="butt")
             if not bars:
                 axes.plot(value, position, "o", color=ACCENT, markersize=7)
         axes.set_yticks(range(len(rows)), [shortened(label) for label, _ in rows])
@@ -150,7 +152,7 @@ def rows_with_intervals(
         axes.spines["left"].set_visible(False)
         axes.xaxis.set_major_locator(MaxNLocator("auto", steps=_TICK_STEPS))  # quarters have labels too wide for it
         axes.set_xlabel("Spearman with the panel mean")
-        words = "; ".join(f"{label} {number(statistic['value'])}" for label, statistic in rows)
+        words = "; ".join(f"{label} {number(statistic.value)}" for label, statistic in rows)
         return svg(figure, f"{alt}: {words}")
 
 
@@ -185,7 +187,7 @@ def scatter(score: np.ndarray, human: np.ndarray, scale: tuple[float, float], al
         return svg(figure, alt)
 
 
-def calibration(curve: Sequence[dict[str, Any]], scale: tuple[float, float], alt: str) -> Markup:
+def calibration(curve: Sequence[CalibrationBin], scale: tuple[float, float], alt: str) -> Markup:
     """Mean human score of items with neighbouring judge scores, with 95 % intervals (1.96 standard errors).
 
     Args:
@@ -193,26 +195,26 @@ def calibration(curve: Sequence[dict[str, Any]], scale: tuple[float, float], alt
         scale: Lowest and highest rating.
         alt: The plot in words.
     """
-    score, human = np.array([point["score"] for point in curve]), np.array([point["human"] for point in curve])
+    score, human = np.array([point.score for point in curve]), np.array([point.human for point in curve])
     with plot(4.3, 4.0) as (figure, axes):
         axes.plot(score, human, color=PALE, linewidth=1.2, zorder=2)
-        margins = [1.96 * (point["standard_error"] or 0.0) for point in curve]
+        margins = [1.96 * (point.standard_error or 0.0) for point in curve]
         axes.errorbar(score, human, margins, fmt="o", color=ACCENT, markersize=6.5, elinewidth=1.6, zorder=3)
         rating_axes(axes, score, human, scale)
         return svg(figure, alt)
 
 
-def risk_coverage(verdicts: Mapping[str, Any], alt: str) -> Markup:
+def risk_coverage(verdicts: Verdicts, alt: str) -> Markup:
     """Share of wrong verdicts among the surest ones (El-Yaniv and Wiener, 2010), from a report's ``verdicts``."""
     with plot(4.3, 3.4) as (figure, axes):
-        shares, risks = zip(*((point["coverage"], point["risk"]) for point in verdicts["curve"]), strict=True)
+        shares, risks = zip(*((point.coverage, point.risk) for point in verdicts.curve), strict=True)
         axes.plot(shares, risks, color=ACCENT, linewidth=1.6)
-        for promise in verdicts["promised"].values():
-            if promise["wrong"]["value"] is not None:
-                xy = promise["given"]["value"], promise["wrong"]["value"]
+        for promise in verdicts.risk_bounds.values():
+            if promise.given.value is not None and promise.wrong.value is not None:
+                xy = promise.given.value, promise.wrong.value
                 axes.plot(*xy, "o", color=ACCENT, markersize=6.5)
-                _note(axes, f"{promise['max_error']:g}", xy, (0, -14), ha="center")
-        rater = verdicts["beside_one_rater"]["rater"]["value"]
+                _note(axes, f"{promise.max_error:g}", xy, (0, -14), ha="center")
+        rater = verdicts.vs_single_rater.rater.value
         if rater is not None:
             axes.axhline(1 - rater, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
             _note(axes, "one rater", (0, 1 - rater), (4, 4))

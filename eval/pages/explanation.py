@@ -67,7 +67,7 @@ def explain_worst(results: Results, scorer: Scorer, folder: Path) -> None:
         except AudioError:
             continue
         name = f"{EXPLANATIONS}/{hashlib.sha256(pair_id.encode()).hexdigest()[:16]}.html"
-        write_page(explanation, *clips, results.report["judge"], folder / name)
+        write_page(explanation, *clips, results.report.judge, folder / name)
         items.loc[items["pair_id"] == pair_id, "explanation"] = name
 
 

@@ -18,8 +18,9 @@ from ...data_modules.inspection import Inspection
 from ...data_modules.ratings import Dimension
 from ...data_modules.schema import Pair, PairDataset
 from ...data_modules.written import write_files
-from ..inspection import DISPUTED_ITEMS, MAX_STEPS, Facts, scale_steps
+from ..inspection import DISPUTED_ITEMS, MAX_STEPS, scale_steps
 from ..rendering import read, render
+from ..report.inspection import InspectionReport, RatingFacts
 from . import charts
 from .report import PAGE_FILE
 from .sound import RULE, AudioCopies, dot_strip, heard
@@ -41,7 +42,7 @@ _TITLES = {
 }
 
 
-def write_inspection_page(dataset: PairDataset, found: Inspection, facts: Facts, out: Path) -> Path:
+def write_inspection_page(dataset: PairDataset, found: Inspection, facts: InspectionReport, out: Path) -> Path:
     """Writes ``index.html``, whose path it returns, and beside it the clips that it plays, in ``audio/``.
 
     An existing page is replaced. The clips are written before the page, and clips that only the old page played are
@@ -65,10 +66,10 @@ def write_inspection_page(dataset: PairDataset, found: Inspection, facts: Facts,
     return out / PAGE_FILE
 
 
-def _render(dataset: PairDataset, found: Inspection, facts: Facts, copies: AudioCopies) -> str:
-    ratings, preferences = facts["ratings"], facts["preferences"]
-    ids = {item["pair_id"] for rating_facts in ratings.values() for item in rating_facts["disputed"]}
-    ids |= {pair_id for prefs in preferences.values() for couple in prefs["disputed"] for pair_id in couple["pair_ids"]}
+def _render(dataset: PairDataset, found: Inspection, facts: InspectionReport, copies: AudioCopies) -> str:
+    ratings, preferences = facts.ratings, facts.preferences
+    ids = {item.pair_id for rating_facts in ratings.values() for item in rating_facts.disputed}
+    ids |= {pair_id for prefs in preferences.values() for couple in prefs.disputed for pair_id in couple.pair_ids}
     pairs = {pair.pair_id: pair for pair in dataset.pairs if pair.pair_id in ids}
     dimensions = [_dimension(dimension, pairs, found, facts, copies) for dimension in dataset.card.dimensions]
     card = dataset.card
@@ -102,11 +103,11 @@ def _render(dataset: PairDataset, found: Inspection, facts: Facts, copies: Audio
 
 
 def _dimension(
-    dimension: Dimension, pairs: Mapping[str, Pair], found: Inspection, facts: Facts, copies: AudioCopies
+    dimension: Dimension, pairs: Mapping[str, Pair], found: Inspection, facts: InspectionReport, copies: AudioCopies
 ) -> dict[str, Any]:
     name = dimension.name
-    rating_facts, panel = facts["ratings"][name], facts["reliability"][name]
-    preferences = facts["preferences"].get(name)
+    rating_facts, panel = facts.ratings[name], facts.reliability[name]
+    preferences = facts.preferences.get(name)
     scale, ticks = (dimension.minimum, dimension.maximum), scale_steps(dimension)
     if ticks is None or len(ticks) > charts.MAX_LABELLED_BARS:
         ticks = np.linspace(*scale, 5).tolist()
@@ -116,36 +117,36 @@ def _dimension(
         "own": rating_facts,
         "scores": found.scores[name],
         "each": found.raters_per_pair[name],
-        "is_timed": any(rater["median_seconds"] is not None for rater in rating_facts["raters"]),
+        "is_timed": any(rater.median_seconds is not None for rater in rating_facts.raters),
         "preferences": preferences,
         "disputed": [
-            (item, dot_strip(item["ratings"], scale, ticks), heard(pairs[item["pair_id"]], copies.add))
-            for item in rating_facts["disputed"]
+            (item, dot_strip(item.ratings, scale, ticks), heard(pairs[item.pair_id], copies.add))
+            for item in rating_facts.disputed
         ],
         "couples": [
-            (couple["votes"], [heard(pairs[pair_id], copies.add) for pair_id in couple["pair_ids"]])
-            for couple in (preferences["disputed"] if preferences else ())
+            (couple.votes, [heard(pairs[pair_id], copies.add) for pair_id in couple.pair_ids])
+            for couple in (preferences.disputed if preferences else ())
         ],
         **(
             _rating_charts(dimension, found.scores[name]["mean"], rating_facts)
-            if panel["n_ratings"]
+            if panel.n_ratings
             else {"histogram": ""}
         ),
     }
 
 
-def _rating_charts(dimension: Dimension, mean: float, facts: Facts) -> dict[str, Any]:
-    name, edges, counts, ticks = dimension.name, *facts["scores"].values(), scale_steps(dimension)
+def _rating_charts(dimension: Dimension, mean: float, facts: RatingFacts) -> dict[str, Any]:
+    name, edges, counts, ticks = dimension.name, facts.scores.edges, facts.scores.counts, scale_steps(dimension)
     labels = [f"{step:g}" for step in ticks or ()]
     labels = labels or [f"{low:g} to {high:g}" for low, high in pairwise(edges)]
     shares = "; ".join(
         f"{label}: {100 * count / sum(counts):.0f} %" for label, count in zip(labels, counts, strict=True)
     )
-    shown = sorted(facts["raters"], key=lambda rater: (-rater["n_ratings"], rater["rater_id"]))[: charts.MAX_STRIPS]
+    shown = sorted(facts.raters, key=lambda rater: (-rater.n_ratings, rater.rater_id))[: charts.MAX_STRIPS]
     rows = [
-        (rater["rater_id"], [count / rater["n_ratings"] for count in facts["scores_by_rater"][rater["rater_id"]]],
-         rater["mean"], rater["sd"])
-        for rater in sorted(shown, key=lambda rater: (rater["mean"], rater["rater_id"]))
+        (rater.rater_id, [count / rater.n_ratings for count in facts.scores_by_rater[rater.rater_id]],
+         rater.mean, rater.sd)
+        for rater in sorted(shown, key=lambda rater: (rater.mean, rater.rater_id))
     ]  # fmt: skip
     (lowest, _, low_mean, _), (highest, _, high_mean, _) = rows[0], rows[-1]
     alt = (
@@ -153,7 +154,7 @@ def _rating_charts(dimension: Dimension, mean: float, facts: Facts) -> dict[str,
     )
     return {
         "histogram": charts.histogram(edges, counts, "rating", f"Ratings of {name}. {shares}", ticks=ticks),
-        "coverage": _coverage(name, facts["pairs_by_raters"]),
+        "coverage": _coverage(name, facts.pairs_by_raters),
         "strips": charts.rater_strips(rows, edges, mean, f"{alt}, {high_mean:.2f}", ticks=ticks),
         "n_strips": len(rows),
     }
@@ -231,11 +232,11 @@ def _title(kind: str) -> str:
     return _TITLES.get(kind, kind.replace("_", " ").capitalize())
 
 
-def _flagged(ratings: Facts) -> dict[str, dict[str, list[str]]]:
+def _flagged(ratings: Mapping[str, RatingFacts]) -> dict[str, dict[str, list[str]]]:
     """Maps rater -> kind of flag -> dimensions on which the rater is flagged."""
     flagged: dict[str, dict[str, list[str]]] = {}
     for name, rating_facts in ratings.items():
-        for rater in rating_facts["raters"]:
-            for kind in dict.fromkeys(flag["kind"] for flag in rater["flags"]):
-                flagged.setdefault(rater["rater_id"], {}).setdefault(kind, []).append(name)
+        for rater in rating_facts.raters:
+            for kind in dict.fromkeys(flag.kind for flag in rater.flags):
+                flagged.setdefault(rater.rater_id, {}).setdefault(kind, []).append(name)
     return flagged

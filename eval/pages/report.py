@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,11 +17,13 @@ from ...data_modules.storage import TAG_PREFIX
 from ...models.description import start_in_words
 from .. import views
 from ..dimension_report import judged_rows
-from ..listening import check_view
+from ..listening import Listening, check_view
 from ..overall import told_apart, turned
 from ..probes import PROBES
 from ..rendering import read, render, sentences
-from ..results import Report, joined
+from ..report.dataset import RankedJudge, Ranking, Report
+from ..report.dimension import DimensionReport, SliceReport
+from ..results import joined
 from . import charts
 from .sound import EMBEDDED_RULE, disagreements
 
@@ -42,15 +44,15 @@ def markdown_report(report: Report) -> str:
     return render("agreement.md", views=views, report=report).rstrip("\n") + "\n"
 
 
-def markdown_comparison(reports: Sequence[Report], rankings: Mapping[str, Report]) -> str:
+def markdown_comparison(reports: Sequence[Report], rankings: Mapping[str, Ranking]) -> str:
     """A table of the judges of each dimension in their significance clusters.
 
     Args:
         reports: One per judge, on the same pairs.
         rankings: Dimension -> its judges against each other.
     """
-    by_judge = {report["judge"]: report for report in reports}
-    dimensions = list(dict.fromkeys(name for report in reports for name in report["dimensions"]))
+    by_judge = {report.judge: report for report in reports}
+    dimensions = list(dict.fromkeys(name for report in reports for name in report.dimensions))
     text = render("comparison.md", views=views, reports=by_judge, rankings=rankings, dimensions=dimensions)
     return text.rstrip("\n") + "\n"
 
@@ -59,10 +61,10 @@ def render_page(report: Report, items: pd.DataFrame, dataset: PairDataset) -> st
     """The page as HTML that needs no other file and no network; it has players for the items on which judge and people
     differ most."""
     sections = []
-    for name, dimension in report["dimensions"].items():
+    for name, dimension in report.dimensions.items():
         rows = judged_rows(items.loc[items["dimension"] == name])
         worst = worst_items(rows).to_dict("records")
-        scale = dimension["scale"]["minimum"], dimension["scale"]["maximum"]
+        scale = dimension.scale.minimum, dimension.scale.maximum
         heard = disagreements(worst, name, scale, dataset)
         sections.append(_dimension_view(name, report, rows) | {"heard": heard})
     return render(
@@ -85,35 +87,35 @@ def worst_items(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _origin_of(report: Report) -> dict[str, str]:
     """Data and method of a report: the rows of its table of provenance."""
-    data = report["dataset"]
+    data = report.dataset
     return {
-        "signature": report["signature"],
+        "signature": report.signature,
         "hashes": "the signature has hashes of those of data and split below: other digits for the same",
-        "dataset": f"{data['name']} ({'synthetic ratings' if data['synthetic'] else 'human ratings'})",
-        "source": data["source"],
-        "licence": data["licence"],
-        "content hash": data["content_hash"],
-        "split": report["split"] or "all pairs",
-        "split hash": report["split_hash"],
-        "command": report["command"],
-        "seed, resamples": f"{report['seed']}, {report['resamples']}",
-        "intervals": f"95 %, {report['interval']}, draws of whole {views.drawn_whole(report)}",
-        "versions": ", ".join(f"{name} {version}" for name, version in report["versions"].items()),
+        "dataset": f"{data.name} ({'synthetic ratings' if data.synthetic else 'human ratings'})",
+        "source": data.source,
+        "licence": data.licence,
+        "content hash": data.content_hash,
+        "split": report.split or "all pairs",
+        "split hash": report.split_hash,
+        "command": report.command,
+        "seed, resamples": f"{report.seed}, {report.resamples}",
+        "intervals": f"95 %, {report.interval}, draws of whole {views.drawn_whole(report)}",
+        "versions": ", ".join(f"{name} {version}" for name, version in report.versions.items()),
     }
 
 
 def _provenance(report: Report) -> list[tuple[str, str]]:
     origin = _origin_of(report)
-    versions, trained = origin.pop("versions"), report["provenance"].get("provenance")
+    versions, trained = origin.pop("versions"), report.provenance.get("provenance")
     rows = {
-        "judge": report["judge"],
+        "judge": report.judge,
         **origin,
         "where training began": "; ".join(start_in_words(trained) if trained else []),
-        "rated but not judged": ", ".join(report["left_out"]["not_judged"]),
-        "judged but not rated": ", ".join(report["left_out"]["not_rated"]),
+        "rated but not judged": ", ".join(report.left_out.not_judged),
+        "judged but not rated": ", ".join(report.left_out.not_rated),
         **{
             name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            for name, value in report["provenance"].items()
+            for name, value in report.provenance.items()
         },
         "versions": versions,
     }
@@ -122,14 +124,14 @@ def _provenance(report: Report) -> list[tuple[str, str]]:
 
 def _dimension_view(name: str, report: Report, rows: pd.DataFrame) -> dict[str, Any]:
     """The section of one dimension; `rows` are its judged items."""
-    dimension, checks = report["dimensions"][name], views.checks_of(report, name)
+    dimension, checks = report.dimensions[name], report.checks_of(name)
     score, human = rows["score"].to_numpy(np.float64), rows["human_mean"].to_numpy(np.float64)
-    scale, curve = (dimension["scale"]["minimum"], dimension["scale"]["maximum"]), dimension["calibration"]["curve"]
+    scale, curve = (dimension.scale.minimum, dimension.scale.maximum), dimension.calibration.curve
     view: dict[str, Any] = {"name": name, "report": dimension, "checks": checks}
     view["listening"] = views.listening(report, name)
-    bars = [("Full input", dimension["spearman"])]
-    bars += [(PROBES[key].title, check["spearman"]) for key, check in checks.items() if check["expects"] != "same"]
-    ceiling = "noise ceiling", dimension["ceiling"]["panel_mean"]["value"]
+    bars = [("Full input", dimension.spearman)]
+    bars += [(PROBES[key].title, check.spearman) for key, check in checks.items() if check.expects != "same"]
+    ceiling = "noise ceiling", dimension.ceiling.panel_mean.value
     alt, gap = f"{name}, Spearman with people", 0.6 if len(bars) <= FEW_ROWS else 0.4
     view["bars"] = charts.rows_with_intervals(alt, bars, ceiling, bars=True, gap=gap) if checks else ""
     alt = f"{name}: judge score against mean human score"
@@ -137,28 +139,30 @@ def _dimension_view(name: str, report: Report, rows: pd.DataFrame) -> dict[str, 
     alt = f"{name}: mean human score by judge score"
     view["calibration"] = charts.calibration(curve, scale, alt) if curve else ""
     alt = f"{name}: share of wrong verdicts on two responses by the share that is given"
-    view["risk"] = charts.risk_coverage(dimension["verdicts"], alt) if dimension["verdicts"] else ""
+    view["risk"] = charts.risk_coverage(dimension.verdicts, alt) if dimension.verdicts else ""
     view["slices"] = [
         _slice_view(name, column, {value: results[name] for value, results in values.items()}, dimension)
-        for column, values in report["slices"].items()
+        for column, values in report.slices.items()
     ]
     return view
 
 
-def _slice_view(name: str, column: str, values: Mapping[str, Report], dimension: Report) -> dict[str, Any]:
-    largest = sorted(values, key=lambda value: -values[value]["n_items"])[:SHOWN_SLICES]
+def _slice_view(
+    name: str, column: str, values: Mapping[str, SliceReport], dimension: DimensionReport
+) -> dict[str, Any]:
+    largest = sorted(values, key=lambda value: -values[value].n_items)[:SHOWN_SLICES]
     shown = [value for value in values if value in largest]
     rows = []
     for value in shown:
-        count = f", n = {values[value]['n_items']}"  # stays whole where the value is too long for a plot
+        count = f", n = {values[value].n_items}"  # stays whole where the value is too long for a plot
         label = charts.shortened(value, charts.LONGEST_LABEL - len(count)) + count
-        rows.append((label, values[value]["spearman"]))
-    alt, overall = f"{name}, Spearman with people by {column}", ("all items", dimension["spearman"]["value"])
+        rows.append((label, values[value].spearman))
+    alt, overall = f"{name}, Spearman with people by {column}", ("all items", dimension.spearman.value)
     return {
         "column": column.removeprefix(TAG_PREFIX),
         "chart": charts.rows_with_intervals(alt, rows, overall, gap=0.42),
         "of_all": f" (the {len(shown)} of {len(values)} values with most items)" if len(shown) < len(values) else "",
-        "checks": [PROBES[check].title for check in next(iter(values.values()))["checks"]],
+        "checks": [PROBES[check].title for check in next(iter(values.values())).checks],
         "rows": values,
     }
 
@@ -166,14 +170,14 @@ def _slice_view(name: str, column: str, values: Mapping[str, Report], dimension:
 # ---------------------------------------------------------------- several judges
 
 
-def render_comparison(reports: Sequence[Report], rankings: Mapping[str, Report]) -> str:
+def render_comparison(reports: Sequence[Report], rankings: Mapping[str, Ranking]) -> str:
     """The page as HTML that needs no other file; arguments as for `markdown_comparison`."""
     first = reports[0]
     provenance = {
-        "judges": "; ".join(report["judge"] for report in reports),
-        "raters left out, as they are judges here": ", ".join(first["provenance"].get("raters_left_out", [])),
+        "judges": "; ".join(report.judge for report in reports),
+        "raters left out, as they are judges here": ", ".join(first.provenance.get("raters_left_out", [])),
         **_origin_of(first),
-        "signature": joined([report["signature"] for report in reports]),
+        "signature": joined([report.signature for report in reports]),
     }
     return render(
         "compare",
@@ -182,49 +186,57 @@ def render_comparison(reports: Sequence[Report], rankings: Mapping[str, Report])
         reports=reports,
         dimensions=[_comparison_view(name, ranking, reports) for name, ranking in rankings.items()],
         alone=[  # dimensions that only one judge scores
-            (name, report["judge"], dimension["verdict"]["text"])
+            (name, report.judge, dimension.verdict.text)
             for report in reports
-            for name, dimension in report["dimensions"].items()
+            for name, dimension in report.dimensions.items()
             if name not in rankings
         ],
         provenance=[(name, value) for name, value in provenance.items() if value],
     )
 
 
-def _comparison_view(name: str, ranking: Report, reports: Sequence[Report]) -> dict[str, Any]:
+class _Entry(NamedTuple):
+    """A judge in its cluster."""
+
+    ranked: RankedJudge
+    report: DimensionReport
+    listening: Listening
+
+
+def _comparison_view(name: str, ranking: Ranking, reports: Sequence[Report]) -> dict[str, Any]:
     """The section of one dimension."""
-    by_judge = {report["judge"]: report for report in reports if name in report["dimensions"]}
+    by_judge = {report.judge: report for report in reports if name in report.dimensions}
     entries = [
-        {**entry, "report": by_judge[judge]["dimensions"][name], "listening": views.listening(by_judge[judge], name)}
-        for entry in ranking["judges"]
-        if (judge := entry["judge"]) in by_judge
+        _Entry(ranked, by_judge[judge].dimensions[name], views.listening(by_judge[judge], name))
+        for ranked in ranking.judges
+        if (judge := ranked.judge) in by_judge
     ]
-    ranked = {entry["judge"]: entry for entry in entries if entry["cluster"] is not None}
-    clusters: dict[int, list[Report]] = {}
+    ranked = {entry.ranked.judge: entry for entry in entries if entry.ranked.cluster is not None}
+    clusters: dict[int, list[_Entry]] = {}
     for entry in ranked.values():
-        clusters.setdefault(entry["cluster"], []).append(entry)
+        clusters.setdefault(entry.ranked.cluster or 0, []).append(entry)
     chart = ""
     if ranked:
-        rows = [(judge, entry["report"]["spearman"]) for judge, entry in ranked.items()]
+        rows = [(judge, entry.report.spearman) for judge, entry in ranked.items()]
         ends = np.cumsum([len(members) for members in clusters.values()]).tolist()
         boxes = [
             (end - len(members), end - 1, f"cluster {cluster}")
             for end, (cluster, members) in zip(ends, clusters.items(), strict=True)
         ]
-        best = next(iter(ranked.values()))["report"]
-        ceiling = "noise ceiling", best["ceiling"]["panel_mean"]["value"]
+        best = next(iter(ranked.values())).report
+        ceiling = "noise ceiling", best.ceiling.panel_mean.value
         chart = charts.rows_with_intervals(f"{name}, Spearman with people", rows, ceiling, boxes=boxes)
     better_first = [
-        turned(ranking, pair["second"], pair["first"]) if (pair["difference"]["value"] or 0.0) < 0 else pair
-        for pair in ranking["comparisons"]
-        if {pair["first"], pair["second"]} <= set(ranked)
+        turned(ranking.comparisons, pair.second, pair.first) if (pair.difference.value or 0.0) < 0 else pair
+        for pair in ranking.comparisons
+        if {pair.first, pair.second} <= set(ranked)
     ]
     return {
         "name": name,
         "words": " ".join(sentences("ranking", ranking=ranking)),
         "clusters": clusters,
-        "unranked": [entry for entry in entries if entry["cluster"] is None],
+        "unranked": [entry for entry in entries if entry.ranked.cluster is None],
         "chart": chart,
-        "panel": [(entry["judge"], views.panel_rows(entry["report"])) for entry in entries],
-        "comparisons": [{**pair, "told_apart": told_apart(pair)} for pair in better_first],
+        "panel": [(entry.ranked.judge, views.panel_rows(entry.report)) for entry in entries],
+        "comparisons": [(pair, told_apart(pair)) for pair in better_first],
     }

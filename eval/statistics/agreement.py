@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import ConfigDict, Field
 from scipy import stats
 
 from ...data_modules.errors import counted
@@ -33,29 +34,42 @@ Function = Callable[..., float]
 """A statistic of vectors of the same n items; NaN = undefined."""
 
 
+IN_REPORTS = ConfigDict(
+    extra="forbid",
+    frozen=True,
+    allow_inf_nan=False,
+    ser_json_inf_nan="constants",
+    arbitrary_types_allowed=True,
+    use_attribute_docstrings=True,
+)
+"""Of the types that stand in reports, see `eval.report`: the text below a field describes it."""
+
+
 @dataclass(frozen=True)
 class Statistic:
     """One number with its interval, or the reason why there is none."""
 
-    value: float | None  # the statistic, or None where it is undefined
-    low: float | None = None  # lower end of the 95 % interval, or None where there is none
-    high: float | None = None  # upper end of the 95 % interval, or None where there is none
-    n: int = 0  # items that the value stands on
-    dropped: int = 0  # items left out because a score was NaN
-    undefined_resamples: int = 0  # bootstrap resamples in which the statistic was undefined; the interval ignores them
-    reason: str | None = None  # why `value`, or else the interval, is missing
-    # shape (rows of `Resamples.counts`,), its value in every resample, NaN = undefined there; empty without resamples
-    # or value. For differences and ratios; stands in no file.
-    draws: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
+    __pydantic_config__ = IN_REPORTS
 
-
-def as_report(found: Any) -> Any:
-    """Converts results for JSON: dataclasses become dicts, field by field, without draws."""
-    if is_dataclass(found):
-        found = {entry.name: getattr(found, entry.name) for entry in fields(found) if entry.name != "draws"}
-    if isinstance(found, Mapping):
-        return {key: as_report(value) for key, value in found.items()}
-    return [as_report(value) for value in found] if isinstance(found, (list, tuple)) else found
+    value: float | None
+    """The statistic; None where it is undefined."""
+    low: float | None = None
+    """Lower end of the 95 % interval; None where there is none."""
+    high: float | None = None
+    """Upper end of the 95 % interval; None where there is none."""
+    n: int = 0
+    """Items that the value stands on."""
+    dropped: int = 0
+    """Items left out because a score was NaN."""
+    undefined_resamples: int = 0
+    """Bootstrap resamples in which the statistic was undefined; the interval ignores them."""
+    reason: str | None = None
+    """Why `value`, or else the interval, is missing; None where neither is."""
+    draws: Annotated[np.ndarray, Field(exclude=True)] = field(
+        default_factory=lambda: np.empty(0), repr=False, compare=False
+    )
+    """Shape (rows of `Resamples.counts`,), its value in every resample, NaN = undefined there; empty without resamples
+    or value. For differences and ratios; stands in no file."""
 
 
 def is_constant(values: np.ndarray) -> bool:

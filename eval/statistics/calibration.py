@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from .agreement import CONSTANT_TOLERANCE, Statistic, is_constant, mae, rmse
+from .agreement import CONSTANT_TOLERANCE, IN_REPORTS, Statistic, is_constant, mae, rmse
 from .bootstrap import Resamples, complete, estimate, estimate_share, estimates
 
 BINS = 10
@@ -25,12 +25,17 @@ BINS = 10
 class CalibrationBin:
     """Items of neighbouring judge scores."""
 
-    score: float  # mean judge score, rating points
-    human: float  # mean human score, rating points
-    # of the mean human score, allowing for items of one group being alike (Liang and Zeger, 1986); None where all items
-    # of the bin are of one group
+    __pydantic_config__ = IN_REPORTS
+
+    score: float
+    """Mean judge score, rating points."""
+    human: float
+    """Mean human score, rating points."""
     standard_error: float | None
-    n: int  # items
+    """Of the mean human score, allowing for items of one group being alike (Liang and Zeger, 1986); None where all
+    items of the bin are of one group."""
+    n: int
+    """Items."""
 
 
 def calibration_curve(

@@ -38,7 +38,7 @@ from scipy import stats
 
 from ...data_modules.errors import counted
 from ...data_modules.ratings import RatingTable
-from .agreement import Statistic
+from .agreement import IN_REPORTS, Statistic
 from .bootstrap import MAX_UNDEFINED, MIN_GROUPS, Resamples
 from .rank_draws import spearman_draws
 from .reliability import MIN_RATER_ITEMS
@@ -80,18 +80,30 @@ class HeldOut:
 class LikeForLike:
     """A judge beside one rater; all statistics stand on the same ratings and draws."""
 
-    judge: Statistic  # mean over raters of the judge's Spearman with the mean of the other raters; no interval
-    rater: Statistic  # the same of the raters themselves, on the same items
-    difference: Statistic  # judge - rater, with the 95 % interval for a further rater of this kind
-    ratio: Statistic  # judge / rater, with the interval that belongs to it
-    # the mean of how many raters would agree with these targets as the judge does; not rounded
+    __pydantic_config__ = IN_REPORTS
+
+    judge: Statistic
+    """Mean over raters of the judge's Spearman with the mean of the other raters; no interval."""
+    rater: Statistic
+    """The same of the raters themselves, on the same items."""
+    difference: Statistic
+    """Judge - rater, with the 95 % interval for a further rater of this kind."""
+    ratio: Statistic
+    """Judge / rater, with the interval that belongs to it."""
     effective_raters: Statistic
-    p: float | None  # two-sided, of a difference of 0; None without an interval
-    verdict: Verdict  # from the interval of the difference
-    n_items: int  # items that count; over several dimensions, those of each
-    n_raters: int  # raters that are compared
-    n_groups: int  # groups of these items
-    left_out: Mapping[str, str]  # rater -> why it is not compared
+    """The mean of how many raters would agree with these targets as the judge does; not rounded."""
+    p: float | None
+    """Two-sided, of a difference of 0; None without an interval."""
+    verdict: Verdict
+    """From the interval of the difference."""
+    n_items: int
+    """Items that count; over several dimensions, those of each."""
+    n_raters: int
+    """Raters that are compared."""
+    n_groups: int
+    """Groups of these items."""
+    left_out: Mapping[str, str]
+    """Rater -> why it is not compared."""
 
 
 def like_for_like(score: np.ndarray, table: RatingTable, resamples: Resamples) -> LikeForLike:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...data_modules.errors import counted
-from .agreement import CONSTANT_TOLERANCE, MIN_ITEMS, Function, Statistic, kendall, spearman, why_constant
+from .agreement import CONSTANT_TOLERANCE, IN_REPORTS, MIN_ITEMS, Function, Statistic, kendall, spearman, why_constant
 from .bootstrap import Resamples, complete, with_interval
 from .rank_draws import pair_sums, signs
 
@@ -38,12 +38,17 @@ CALIBRATED_PAIRS = 5_000_000
 class ItemPairs:
     """Concordance index and pairwise accuracy of a judge."""
 
-    concordance: Statistic  # the concordance index
-    # the pairwise accuracy at this epsilon. Its interval leaves out the uncertainty of the choice of epsilon, which is
-    # the same in every resample.
+    __pydantic_config__ = IN_REPORTS
+
+    concordance: Statistic
+    """The concordance index."""
     accuracy: Statistic
-    epsilon: float | None  # chosen by `tie_calibration`; None where the accuracy is undefined
-    epsilon_reason: str | None  # why epsilon was chosen on some of the items, where it was
+    """The pairwise accuracy at this epsilon. Its interval leaves out the uncertainty of the choice of epsilon, which is
+    the same in every resample."""
+    epsilon: float | None
+    """Chosen by `tie_calibration`; None where the accuracy is undefined."""
+    epsilon_reason: str | None
+    """Why epsilon was chosen on some of the items, where it was."""
 
 
 def item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed: int = 0) -> ItemPairs:
@@ -130,17 +135,23 @@ def tie_calibration(score: np.ndarray, human: np.ndarray, seed: int = 0) -> tupl
 # ---------------------------------------------------------------- within groups
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class GroupLevel:
     """The mean of a statistic of single groups."""
 
-    mean: Statistic  # the mean over `groups` groups, with its interval. Its ``n`` counts their items.
-    groups: int  # groups that have a value
-    too_small: int  # groups left out because they have too few items
-    constant: int  # groups left out because judge or people (for ``top_1``: people) give all their items the same score
-    # what a judge that knows nothing can expect: 0 for correlations, for ``top_1`` the mean share of items that people
-    # find best; None where there is no value
+    __pydantic_config__ = IN_REPORTS
+
+    mean: Statistic
+    """The mean over `groups` groups, with its interval. Its ``n`` counts their items."""
+    groups: int
+    """Groups that have a value."""
+    too_small: int
+    """Groups left out because they have too few items."""
+    constant: int
+    """Groups left out because judge or people (for ``top_1``: people) give all their items the same score."""
     chance: float | None
+    """What a judge that knows nothing can expect: 0 for correlations, for ``top_1`` the mean share of items that people
+    find best; None where there is no value."""
 
 
 def top_1(score: np.ndarray, human: np.ndarray) -> float:

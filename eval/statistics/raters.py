@@ -16,7 +16,7 @@ from scipy import sparse, stats
 
 from ...data_modules.ratings import Dimension, RatingTable
 from ...data_modules.targets import fit_rater_model
-from .agreement import Statistic, bias, is_constant
+from .agreement import IN_REPORTS, Statistic, bias, is_constant
 from .bootstrap import Resamples, estimate
 from .reliability import MIN_RATER_ITEMS
 
@@ -32,31 +32,47 @@ Kind = Literal["constant", "random", "fast", "duplicate"]
 class RaterFlag:
     """The reason to look at a rater, with the numbers in words."""
 
+    __pydantic_config__ = IN_REPORTS
+
     kind: Kind
+    """What it is."""
     evidence: str
+    """What speaks for it."""
 
 
 @dataclass(frozen=True)
 class RaterFacts:
     """One rater on one dimension."""
 
-    rater_id: str  # the rater
-    n_ratings: int  # items that the rater rated
-    n_shared: int  # of those, rated by others too; the comparisons stand on these
-    mean: float  # mean score (rating points)
-    sd: float  # standard deviation of the scores over n (rating points)
-    # mean of the others less the rater's score, over shared items (rating points): positive = lower scores than the
-    # others give to the same items, whether or not lower is better
+    __pydantic_config__ = IN_REPORTS
+
+    rater_id: str
+    """The rater."""
+    n_ratings: int
+    """Items that the rater rated."""
+    n_shared: int
+    """Of those, rated by others too; the comparisons stand on these."""
+    mean: float
+    """Mean score (rating points)."""
+    sd: float
+    """Standard deviation of the scores over n (rating points)."""
     severity: Statistic
-    # standard deviation of the scores over that of the others on the same items, each item counting once and the
-    # others' biases removed (`fit_rater_model`); 1 = uses the scale as widely as they do. None where either side is
-    # constant or there are fewer than `MIN_RATER_ITEMS` shared items.
+    """Mean of the others less the rater's score, over shared items (rating points): positive = lower scores than the
+    others give to the same items, whether or not lower is better."""
     spread: float | None
-    agreement: Statistic  # Spearman with the mean of the other raters
-    scale_share: float  # distance between the lowest and the highest score given, as a share of the scale
-    n_distinct: int  # different scores given
-    median_seconds: float | None  # median time for a rating; None where no time is known
-    flags: tuple[RaterFlag, ...]  # what deserves a question
+    """Standard deviation of the scores over that of the others on the same items, each item counting once and the
+    others' biases removed (`fit_rater_model`); 1 = uses the scale as widely as they do. None where either side is
+    constant or there are fewer than `MIN_RATER_ITEMS` shared items."""
+    agreement: Statistic
+    """Spearman with the mean of the other raters."""
+    scale_share: float
+    """Distance between the lowest and the highest score given, as a share of the scale."""
+    n_distinct: int
+    """Different scores given."""
+    median_seconds: float | None
+    """Median time for a rating; None where no time is known."""
+    flags: tuple[RaterFlag, ...]
+    """What deserves a question."""
 
 
 def rater_report(

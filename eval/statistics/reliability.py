@@ -30,10 +30,9 @@ import pandas as pd
 
 from ...data_modules.errors import counted
 from ...data_modules.ratings import RatingTable, tied
-from .agreement import MIN_ITEMS, Statistic, as_report, spearman
+from .agreement import MIN_ITEMS, Statistic, spearman
 from .bootstrap import PERCENTILES, Interval, Resamples, estimate, with_interval
-from .icc import icc
-from .krippendorff import DISTANCES, krippendorff_alpha
+from .krippendorff import krippendorff_alpha
 
 MIN_RATER_ITEMS = 10
 """A rater who shares fewer items with others is not compared: the correlation would be noise."""
@@ -60,42 +59,6 @@ class Reliability:
     krippendorff_alpha: Statistic  # Krippendorff's alpha of single ratings, interval distance
     # per rater the Spearman with the mean of the others, and the items that it stands on
     raters: Mapping[str, Statistic]
-
-    def report(self) -> dict[str, Any]:
-        """The ``ceiling`` of an agreement report (`eval.results`)."""
-        fields = as_report(self)
-        return {
-            "spearman": fields.pop("leave_one_rater_out"),
-            **fields,
-            "raters": [
-                {"rater_id": rater_id, "n": statistic.n, "spearman": statistic.value, "reason": statistic.reason}
-                for rater_id, statistic in self.raters.items()
-            ],
-        }
-
-
-def reliability_report(table: RatingTable, draws: Resamples, panel: Reliability, seed: int) -> dict[str, Any]:
-    """How well raters agree, from the results of `rated_items` and `measure` for the same seed.
-
-    Has ``n_items`` (rated items), ``n_groups`` (of these items), ``n_raters``, ``n_ratings``, ``resamples``, the fields
-    of a ``ceiling`` (`eval.results`), and by name the statistics of ``icc`` (`icc.FORMS`) and ``alpha``
-    (`krippendorff.DISTANCES`). ``split_half_by_item`` divides the raters of each item anew: an often published
-    statistic, which is too low where raters with biases rate many items.
-    """
-    return {
-        "n_items": table.n_items,
-        "n_groups": draws.n_groups,
-        "n_raters": len(table.rater_ids),
-        "n_ratings": len(table.scores),
-        "resamples": draws.resamples,
-        **panel.report(),
-        "split_half_by_item": as_report(_split_half(table, draws, seed, by_item=True)),
-        "icc": as_report(icc(table, draws)),
-        "alpha": as_report(
-            {name: krippendorff_alpha(table, name, draws) for name in DISTANCES if name != "interval"}
-            | {"interval": panel.krippendorff_alpha}
-        ),
-    }
 
 
 def rated_items(
@@ -128,11 +91,11 @@ def affordable_draws(
 def measure(table: RatingTable, resamples: Resamples, seed: int) -> Reliability:
     """Computes all fields of `Reliability` from ratings, draws over their items, and the seed of the halvings."""
     single, raters = leave_one_rater_out(table, resamples)
-    split_half = _split_half(table, resamples, seed, by_item=False)
-    reliability = _stepped_up(split_half, table.counts)
+    halves = split_half(table, resamples, seed, by_item=False)
+    reliability = _stepped_up(halves, table.counts)
     panel = _transformed(reliability, np.sqrt)
     alpha = krippendorff_alpha(table, "interval", resamples)
-    return Reliability(single, panel, split_half, reliability, alpha, raters)
+    return Reliability(single, panel, halves, reliability, alpha, raters)
 
 
 def leave_one_rater_out(table: RatingTable, resamples: Resamples) -> tuple[Statistic, dict[str, Statistic]]:
@@ -176,7 +139,7 @@ def leave_one_rater_out(table: RatingTable, resamples: Resamples) -> tuple[Stati
     return mean, raters
 
 
-def _split_half(table: RatingTable, resamples: Resamples, seed: int, *, by_item: bool) -> Statistic:
+def split_half(table: RatingTable, resamples: Resamples, seed: int, *, by_item: bool) -> Statistic:
     shared = table.shared()
     if len(shared) < MIN_ITEMS:
         reason = f"{counted(len(shared), 'item')} with at least two raters, at least {MIN_ITEMS} needed"

@@ -20,6 +20,8 @@ from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
 from empathy_judge.eval.judges import ABSTAINED, INTERVAL_COLUMNS, score_table
 from empathy_judge.eval.probes import PROBES
+from empathy_judge.eval.report.dimension import CheckReport
+from empathy_judge.eval.statistics.agreement import Statistic
 from rich.console import Console
 
 RATE = 8000
@@ -94,25 +96,32 @@ def long_table(scores: Mapping[str, np.ndarray], dimension: str, **columns: Any)
     return pd.concat(parts, ignore_index=True)
 
 
-def statistic(value: float | None, low: float | None, high: float | None, reason: str | None = None) -> dict[str, Any]:
-    """As it stands in a report."""
-    own = {"value": value, "low": low, "high": high, "reason": reason}
-    return {**own, "n": 60, "dropped": 0, "undefined_resamples": 0}
+def statistic(value: float | None, low: float | None, high: float | None, reason: str | None = None) -> Statistic:
+    """Of 60 items."""
+    return Statistic(value, low, high, 60, reason=reason)
 
 
-def assert_near(found: Mapping[str, Any], value: float, **tolerance: float) -> None:
+def assert_near(found: Statistic, value: float, **tolerance: float) -> None:
     """A statistic has a value, and an interval around it."""
-    assert found["value"] == pytest.approx(value, **tolerance)
-    assert found["low"] < found["value"] < found["high"]
+    assert found.value == pytest.approx(value, **tolerance)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < found.value < found.high
 
 
-def check_of(name: str, left: Any, drop: Any, *, p95: float = 1.2, n: int = 60) -> dict[str, Any]:
+def check_of(name: str, left: Statistic, drop: Statistic, *, p95: float = 1.2, n: int = 60) -> CheckReport:
     """A listening check, as it stands in a report: what is left of the Spearman, and what it lost."""
-    probe = PROBES[name]
-    return {
-        "expects": probe.expects, "tolerance": probe.tolerance, "spearman": left, "drop": drop,
-        "mean_change": 0.5, "p95_change": p95, "judge_sd": 0.8, "n": n, "failed": {},
-    }  # fmt: skip
+    return CheckReport(
+        expects=PROBES[name].expects,
+        tolerance=PROBES[name].tolerance,
+        spearman=left,
+        drop=drop,
+        mean_change=0.5,
+        p95_change=p95,
+        judge_sd=0.8,
+        n=n,
+        failed={},
+    )
 
 
 def dataset_of(pairs: Sequence[Pair], rows: Sequence[tuple[Any, ...]], *dimensions: Dimension) -> PairDataset:

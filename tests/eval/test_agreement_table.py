@@ -18,6 +18,7 @@ from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.eval import rendering
 from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.frame import Frame, read_frame
+from empathy_judge.eval.report.others import TableDimension, TableReport
 from empathy_judge.eval.statistics.agreement import STATISTICS, kendall, pearson, spearman, weighted_kappa
 from empathy_judge.eval.views import agreement_views, table_comparison_views
 
@@ -52,10 +53,10 @@ def annotations(tmp_path: Path, frame: pd.DataFrame) -> Frame:
     return read_frame(path, {})
 
 
-def measured(tmp_path: Path, frame: pd.DataFrame, judges: Sequence[str] = (), **options: Any) -> dict[str, Any]:
+def measured(tmp_path: Path, frame: pd.DataFrame, judges: Sequence[str] = (), **options: Any) -> Any:
     """The only dimension of a table."""
     found = measure_agreement(annotations(tmp_path, frame), judges, **{"resamples": 100, **options})
-    (one,) = json.loads(json.dumps(found, allow_nan=False))["dimensions"]
+    (one,) = TableReport.model_validate_json(json.dumps(found.as_json(), allow_nan=False)).dimensions
     return one
 
 
@@ -67,7 +68,7 @@ JUDGES = ("perfect", "constant", "silent", "half")
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> dict[str, Any]:
+def whole(tmp_path_factory) -> Any:
     """What is measured on `made()`."""
     return measured(tmp_path_factory.mktemp("whole"), made(), JUDGES)
 
@@ -78,65 +79,67 @@ def whole(tmp_path_factory) -> dict[str, Any]:
 def test_people_are_measured_as_the_raters_of_a_dataset_and_judges_with_their_mean(tmp_path):
     frame = made(missing=0.2)
     one = measured(tmp_path, frame, JUDGES)
-    people = one["people"]
+    people = one.people
     own = frame.loc[frame["annotator"].isin(PEOPLE)].dropna()
     ratings = own.rename(columns={"item": "pair_id", "annotator": "rater_id"})
     scored = frame.dropna(subset="score")
     groups = dict(zip(scored["item"], scored["group"], strict=True))
     expected = reliability(ratings, "warmth", groups, resamples=100)
-    assert people == expected
-    assert (people["n_raters"], people["n_groups"], people["n_ratings"]) == (3, 10, len(own))
+    assert people.as_json() == expected
+    assert (people.n_raters, people.n_groups, people.n_ratings) == (3, 10, len(own))
     scores = wide(frame)
     human = scores[list(PEOPLE)].mean(axis=1)
     rated = human.notna()
     for judge in ("perfect", "half"):
-        found = one["judges"][judge]
+        found = one.judges[judge]
         both = rated & scores[judge].notna()
-        assert (found["n_items"], found["n_unscored"]) == (both.sum(), rated.sum() - both.sum())
+        assert (found.n_items, found.n_unscored) == (both.sum(), rated.sum() - both.sum())
         for name, statistic in STATISTICS.items():
-            assert_near(found[name], statistic(scores[judge][both].to_numpy(), human[both].to_numpy()), abs=1e-12)
+            assert_near(
+                getattr(found, name), statistic(scores[judge][both].to_numpy(), human[both].to_numpy()), abs=1e-12
+            )
 
 
 def test_the_ceiling_of_a_judge_stands_on_its_own_items(whole, tmp_path):
-    half, perfect = whole["judges"]["half"], whole["judges"]["perfect"]
-    assert perfect["ceiling"] == whole["people"]["spearman"]
-    assert perfect["panel_ceiling"] == whole["people"]["panel_mean"]
+    half, perfect = whole.judges["half"], whole.judges["perfect"]
+    assert perfect.ceiling == whole.people.spearman
+    assert perfect.panel_ceiling == whole.people.panel_mean
     frame = made()
     first = frame.loc[(frame["item"].str[1:].astype(int) < N_ITEMS // 2) & frame["annotator"].isin(PEOPLE)]
-    alone = measured(tmp_path, first)["people"]["spearman"]
-    assert half["ceiling"]["value"] == pytest.approx(alone["value"], abs=1e-12)
-    assert half["ceiling"]["value"] != perfect["ceiling"]["value"]
+    alone = measured(tmp_path, first).people.spearman
+    assert half.ceiling.value == pytest.approx(alone.value, abs=1e-12)
+    assert half.ceiling.value != perfect.ceiling.value
     for judged in (half, perfect):
-        share = judged["spearman"]["value"] / judged["panel_ceiling"]["value"]
-        assert judged["share_of_panel_ceiling"]["value"] == pytest.approx(share, abs=1e-12)
-        assert judged["like_for_like"]["rater"]["value"] == pytest.approx(judged["ceiling"]["value"], abs=1e-12)
+        share = judged.spearman.value / judged.panel_ceiling.value
+        assert judged.share_of_panel_ceiling.value == pytest.approx(share, abs=1e-12)
+        assert judged.like_for_like.rater.value == pytest.approx(judged.ceiling.value, abs=1e-12)
 
 
 def test_perfect_constant_and_silent_judges(whole):
-    judges = whole["judges"]
-    assert whole["missing_scores"] == {"silent": N_ITEMS, "half": N_ITEMS // 2}
-    assert judges["perfect"]["spearman"]["value"] == pytest.approx(1.0)
-    assert judges["perfect"]["like_for_like"]["ratio"]["value"] > 1
-    assert judges["perfect"]["mae"]["value"] == pytest.approx(0.0, abs=1e-12)
-    assert judges["constant"]["spearman"]["value"] is None
-    assert judges["constant"]["spearman"]["reason"] == "the judge scores are constant"
+    judges = whole.judges
+    assert whole.missing_scores == {"silent": N_ITEMS, "half": N_ITEMS // 2}
+    assert judges["perfect"].spearman.value == pytest.approx(1.0)
+    assert judges["perfect"].like_for_like.ratio.value > 1
+    assert judges["perfect"].mae.value == pytest.approx(0.0, abs=1e-12)
+    assert judges["constant"].spearman.value is None
+    assert judges["constant"].spearman.reason == "the judge scores are constant"
     reason = "no rater can be compared: this rater, the judge or the mean of the others is constant"
-    assert judges["constant"]["like_for_like"]["difference"]["reason"] == reason
-    assert judges["constant"]["mae"]["value"] > 0.5
-    assert judges["silent"]["n_unscored"] == N_ITEMS
-    assert (judges["silent"]["mae"]["value"], judges["silent"]["mae"]["reason"]) == (None, "0 items")
+    assert judges["constant"].like_for_like.difference.reason == reason
+    assert judges["constant"].mae.value > 0.5
+    assert judges["silent"].n_unscored == N_ITEMS
+    assert (judges["silent"].mae.value, judges["silent"].mae.reason) == (None, "0 items")
 
 
 @pytest.mark.parametrize("distance", ["scores", "ranks"])
 def test_pairs_stand_on_common_items(tmp_path, distance):
     frame = made(missing=0.3)
     one = measured(tmp_path, frame, JUDGES, pairs=True, kappa_weights=distance)
-    assert len(one["pairs"]) == 7 * 6 / 2
+    assert len(one.pairs) == 7 * 6 / 2
     scores = wide(frame)
-    pair = next(pair for pair in one["pairs"] if (pair["first"], pair["second"]) == ("ann", "half"))
+    pair = next(pair for pair in one.pairs if (pair.first, pair.second) == ("ann", "half"))
     both = scores[["ann", "half"]].dropna()
     x, y = both["ann"].to_numpy(), both["half"].to_numpy()
-    assert pair["n_items"] == len(both) < N_ITEMS / 2
+    assert pair.n_items == len(both) < N_ITEMS / 2
     expected = {
         "spearman": spearman(x, y),
         "pearson": pearson(x, y),
@@ -145,10 +148,10 @@ def test_pairs_stand_on_common_items(tmp_path, distance):
         "quadratic_kappa": weighted_kappa(x, y, "quadratic", distance),
     }
     for name, statistic in expected.items():
-        assert pair[name]["value"] == pytest.approx(statistic, abs=1e-12), name
-    constant = next(pair for pair in one["pairs"] if pair["second"] == "constant")
-    assert constant["quadratic_kappa"]["value"] is None
-    assert constant["quadratic_kappa"]["reason"] == "the scores by constant are constant"
+        assert getattr(pair, name).value == pytest.approx(statistic, abs=1e-12), name
+    constant = next(pair for pair in one.pairs if pair.second == "constant")
+    assert constant.quadratic_kappa.value is None
+    assert constant.quadratic_kappa.reason == "the scores by constant are constant"
 
 
 def test_intervals_draw_groups(tmp_path):
@@ -156,60 +159,60 @@ def test_intervals_draw_groups(tmp_path):
     frame = made()
     one = frame.loc[(frame["item"].str[1:].astype(int) % GROUP_SIZE == 0) & frame["annotator"].isin(["ann", "bob"])]
     copies = [one.assign(item=one["item"] + str(copy)) for copy in range(4)]
-    grouped = measured(tmp_path, pd.concat(copies), pairs=True)["pairs"][0]["spearman"]
-    single = measured(tmp_path, one, pairs=True)["pairs"][0]["spearman"]
-    free = measured(tmp_path, pd.concat(copies).drop(columns="group"), pairs=True)["pairs"][0]["spearman"]
-    assert (grouped["low"], grouped["high"]) == (pytest.approx(single["low"]), pytest.approx(single["high"]))
-    assert free["high"] - free["low"] < 0.8 * (grouped["high"] - grouped["low"])
+    grouped = measured(tmp_path, pd.concat(copies), pairs=True).pairs[0].spearman
+    single = measured(tmp_path, one, pairs=True).pairs[0].spearman
+    free = measured(tmp_path, pd.concat(copies).drop(columns="group"), pairs=True).pairs[0].spearman
+    assert (grouped.low, grouped.high) == (pytest.approx(single.low), pytest.approx(single.high))
+    assert free.high - free.low < 0.8 * (grouped.high - grouped.low)
 
 
 def test_an_item_without_a_system_does_not_join_the_system_that_its_id_names(tmp_path):
     frame = made()
     frame["system"] = [None if item in ("i0", "i1") else "i0" for item in frame["item"]]
-    found = measured(tmp_path, frame, ["perfect"], cluster="system")["judges"]["perfect"]
-    assert found["spearman"]["reason"] == "no interval: 3 groups, at least 5 needed"  # two items, and the system i0
+    found = measured(tmp_path, frame, ["perfect"], cluster="system").judges["perfect"]
+    assert found.spearman.reason == "no interval: 3 groups, at least 5 needed"  # two items, and the system i0
 
 
 def test_kendall_of_very_many_items_has_no_interval(tmp_path):
     rng = np.random.default_rng(0)
     truth = rng.normal(size=2001)
     frame = long_table({name: truth + rng.normal(size=2001) for name in ("ann", "j")}, "d")
-    found = measured(tmp_path, frame, ["j"], resamples=20)["judges"]["j"]
-    assert found["kendall"]["value"] == pytest.approx(1 / 3, abs=0.05)  # 2 asin(r) / pi of r = 1/2
-    assert found["kendall"]["low"] is None
-    assert found["kendall"]["reason"] == "no interval: 2001 items; of Kendall's tau there is one up to 2000"
-    assert found["spearman"]["low"] < found["spearman"]["value"] < found["spearman"]["high"]
-    fewer = measured(tmp_path, frame.loc[frame["item"] != "i0"], ["j"], resamples=20)["judges"]["j"]
-    assert fewer["kendall"]["low"] < fewer["kendall"]["value"] < fewer["kendall"]["high"]
+    found = measured(tmp_path, frame, ["j"], resamples=20).judges["j"]
+    assert found.kendall.value == pytest.approx(1 / 3, abs=0.05)  # 2 asin(r) / pi of r = 1/2
+    assert found.kendall.low is None
+    assert found.kendall.reason == "no interval: 2001 items; of Kendall's tau there is one up to 2000"
+    assert found.spearman.low < found.spearman.value < found.spearman.high
+    fewer = measured(tmp_path, frame.loc[frame["item"] != "i0"], ["j"], resamples=20).judges["j"]
+    assert fewer.kendall.low < fewer.kendall.value < fewer.kendall.high
 
 
 def test_the_same_item_of_two_datasets_is_two_items(tmp_path):
     frame = made().drop(columns=["group", "system"])
     other = frame.assign(dataset="b", score=8 - frame["score"])
     table = annotations(tmp_path, pd.concat([frame.assign(dataset="a"), other]))
-    found = measure_agreement(table, JUDGES, resamples=10)["dimensions"]
-    assert found[0]["judges"]["perfect"]["system_level"] is None
-    assert [(one["dataset"], one["people"]["n_items"]) for one in found] == [("a", N_ITEMS), ("b", N_ITEMS)]
-    assert found[0]["people"]["alpha"]["interval"]["value"] == found[1]["people"]["alpha"]["interval"]["value"]
+    found = measure_agreement(table, JUDGES, resamples=10).dimensions
+    assert found[0].judges["perfect"].system_level is None
+    assert [(one.dataset, one.people.n_items) for one in found] == [("a", N_ITEMS), ("b", N_ITEMS)]
+    assert found[0].people.alpha["interval"].value == found[1].people.alpha["interval"].value
 
 
 def test_nobody_scored_anything(tmp_path):
     one = measured(tmp_path, made().assign(score=np.nan), JUDGES, pairs=True)
-    assert one["people"]["n_items"] == 0
-    assert one["people"]["alpha"]["interval"]["reason"] == "no item with at least two raters"
-    assert one["judges"]["perfect"]["spearman"]["reason"] == "0 items"
-    assert one["pairs"][0]["spearman"]["reason"] == "0 items"
+    assert one.people.n_items == 0
+    assert one.people.alpha["interval"].reason == "no item with at least two raters"
+    assert one.judges["perfect"].spearman.reason == "0 items"
+    assert one.pairs[0].spearman.reason == "0 items"
 
 
 def test_one_person_has_no_ceiling(tmp_path):
     frame = made()
-    judged = measured(tmp_path, frame.loc[frame["annotator"].isin(["ann", "half"])], ["half"])["judges"]["half"]
-    assert judged["spearman"]["value"] > 0.5
-    assert judged["like_for_like"]["ratio"]["value"] is None
-    assert judged["like_for_like"]["ratio"]["reason"] == (
+    judged = measured(tmp_path, frame.loc[frame["annotator"].isin(["ann", "half"])], ["half"]).judges["half"]
+    assert judged.spearman.value > 0.5
+    assert judged.like_for_like.ratio.value is None
+    assert judged.like_for_like.ratio.reason == (
         "no rater can be compared: shares 0 items with other raters, at least 10 needed"
     )
-    assert judged["verdict"]["kind"] == "too_few_items_to_tell"
+    assert judged.verdict.kind == "too_few_items_to_tell"
 
 
 # ---------------------------------------------------------------- the table
@@ -265,10 +268,10 @@ def test_printed_tables_fit_and_say_why_values_are_missing(tmp_path, width):
     frame = made().assign(dimension="[bold]demonstrating_understanding", dataset="a_long_name")
     found = measure_agreement(annotations(tmp_path, frame), JUDGES, pairs=True, resamples=100)
     text = printed_at(width, agreement_views(found))
-    one = found["dimensions"][0]
-    assert rendering.ranged(one["judges"]["half"]["system_level"]["icc_a1"]) in text
-    assert rendering.ranged(one["judges"]["half"]["like_for_like"]["difference"], rendering.signed) in text
-    assert f"{one['people']['alpha']['interval']['value']:.2f}" in text
+    one = found.dimensions[0]
+    assert rendering.ranged(one.judges["half"].system_level.icc_a1) in text
+    assert rendering.ranged(one.judges["half"].like_for_like.difference, rendering.signed) in text
+    assert f"{one.people.alpha['interval'].value:.2f}" in text
     assert "a_long_name/[bold]demonstrating_understanding" in "".join(text.split())
     assert "constant: the judge scores are constant" in " ".join(text.split())
     assert "more values or intervals that are missing (see --json)" in " ".join(text.split())
@@ -299,10 +302,11 @@ def real() -> Path:
     return real_data("empathic_communication")
 
 
-def printed(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> list[dict[str, Any]]:
+def printed(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> Sequence[TableDimension]:
     """The dimensions that the command prints for the real ratings."""
     table = [str(folder / "ratings_long.csv"), "--column", "item=conversation_id"]
-    return json.loads(output_of(capsys, "agreement", *table, *words, "--resamples", "0", "--json"))["dimensions"]
+    found = output_of(capsys, "agreement", *table, *words, "--resamples", "0", "--json")
+    return TableReport.model_validate_json(found).dimensions
 
 
 def published_alphas(folder: Path, column: int) -> dict[tuple[str, str], str]:
@@ -314,8 +318,8 @@ def published_alphas(folder: Path, column: int) -> dict[tuple[str, str], str]:
     }
 
 
-def alphas(found: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
-    return {(one["dataset"], one["dimension"]): f"{one['people']['alpha']['interval']['value']:.3f}" for one in found}
+def alphas(found: Sequence[TableDimension]) -> dict[tuple[str, str], str]:
+    return {(one.dataset, one.dimension): f"{one.people.alpha['interval'].value:.3f}" for one in found}
 
 
 @pytest.mark.long
@@ -328,9 +332,7 @@ def test_published_pairs_and_alphas_of_experts(real, capsys):
     assert len(expected) == 21
     assert alphas(found) == expected
     pairs = {
-        (one["dataset"], one["dimension"], frozenset((pair["first"], pair["second"]))): pair
-        for one in found
-        for pair in one["pairs"]
+        (one.dataset, one.dimension, frozenset((pair.first, pair.second))): pair for one in found for pair in one.pairs
     }
     with (real / "published_pairs_spearman_kappa.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -339,10 +341,10 @@ def test_published_pairs_and_alphas_of_experts(real, capsys):
         dataset = row["Dataset"].lower().replace(" ", "_").replace("empathetic_d", "empatheticd")
         pair = frozenset(names.get(name, name) for name in ast.literal_eval(row["Annotator Pair"]))
         own = pairs[dataset, row["Dimension"], pair]
-        assert own["n_items"] == 50
-        assert f"{own['spearman']['value']:.2f}" == f"{float(row['Spearman Correlation']):.2f}", row
+        assert own.n_items == 50
+        assert f"{own.spearman.value:.2f}" == f"{float(row['Spearman Correlation']):.2f}", row
         kappa = float(row["Weighted Cohen's Kappa"])
-        assert f"{own['quadratic_kappa']['value']:.2f}" == f"{kappa:.2f}", row
+        assert f"{own.quadratic_kappa.value:.2f}" == f"{kappa:.2f}", row
 
 
 def test_published_alphas_of_models(real, capsys):
@@ -361,10 +363,10 @@ def test_long_names_fold_between_their_parts(tmp_path):
     first = [line.split("  ")[0].strip() for line in lines[: lines.index("") + 30]]
     for parts in (["lend_an_ear/", "validating_", "emotions"], ["gemini:gemini-", "3.1-pro-preview"]):
         assert any(first[at : at + len(parts)] == parts for at in range(len(first))), first
-    own = found["dimensions"][0]["judges"][long["half"]]
-    (line,) = [line for line in lines if rendering.ranged(own["like_for_like"]["difference"], rendering.signed) in line]
+    own = found.dimensions[0].judges[long["half"]]
+    (line,) = [line for line in lines if rendering.ranged(own.like_for_like.difference, rendering.signed) in line]
     assert line.startswith(" openai:gpt-")
-    assert rendering.ranged(own["spearman"]) in line
+    assert rendering.ranged(own.spearman) in line
 
 
 @pytest.mark.parametrize("width", [80, 40])
@@ -380,8 +382,8 @@ def test_names_and_figures_of_all_dimensions_are_whole_in_a_narrow_terminal(tmp_
     tables = [line for line in lines if line.startswith(" ")]
     assert width < 80 or max(map(len, tables)) <= 80
     assert sum(line.startswith(" openai:gpt-") for line in tables) == 1 + 2 + 4
-    (own,) = [judge for judge in found["overall"]["judges"] if judge["judge"] == long["half"]]
-    value, _, interval = rendering.ranged(own["like_for_like"]["difference"], rendering.signed).partition(" ")
+    (own,) = [judge for judge in found.overall.judges if judge.judge == long["half"]]
+    value, _, interval = rendering.ranged(own.like_for_like.difference, rendering.signed).partition(" ")
     at = next(number for number, line in enumerate(tables) if interval in line)  # over all dimensions
     assert value in tables[at - 1]
     assert value not in tables[at]
@@ -394,8 +396,8 @@ def test_large_scores_leave_names_their_room(tmp_path, size):
         annotations(tmp_path, frame.assign(score=frame["score"] * size)), ["half", "perfect"], resamples=100
     )
     lines = printed_at(80, agreement_views(found)).splitlines()
-    own = found["dimensions"][0]["judges"]["half"]
-    (line,) = [line for line in lines if rendering.ranged(own["icc_a1"]) in line and line.startswith(" half ")]
-    assert rendering.signed(own["bias"]["value"]) in line
+    own = found.dimensions[0].judges["half"]
+    (line,) = [line for line in lines if rendering.ranged(own.icc_a1) in line and line.startswith(" half ")]
+    assert rendering.signed(own.bias.value) in line
     assert rendering.signed(123_456.0) == "+1.23e+05"
     assert rendering.number(-99_999.0) == "−99999.00"

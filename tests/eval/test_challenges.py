@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +17,8 @@ from empathy_judge.eval import challenges
 from empathy_judge.eval.challenges import challenge, crossings, matched_accuracy
 from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
+from empathy_judge.eval.other_views import challenge_views
+from empathy_judge.eval.report.others import ChallengeReport
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from rich.table import Table
 
@@ -96,18 +97,18 @@ def test_questions_are_found_in_a_dataset():
         ("context_variant", 12, 6, 1 / 3), ("tone_variant", 12, 6, 1 / 2), ("all", 24, 12, 5 / 12),
     ):  # fmt: skip
         one = found[name]
-        assert (one["score"].n, one["group_accuracy"].n) == (questions, groups)
-        assert value(one["accuracy"]) == pytest.approx(10 / 12, abs=1e-12)
-        assert value(one["score"]) == pytest.approx((10 + 4) / 18, abs=1e-12)
-        assert one["chance"] == pytest.approx(chance, abs=1e-12)
-        assert one["score"].low is not None
+        assert (one.score.n, one.group_accuracy.n) == (questions, groups)
+        assert value(one.accuracy) == pytest.approx(10 / 12, abs=1e-12)
+        assert value(one.score) == pytest.approx((10 + 4) / 18, abs=1e-12)
+        assert one.chance == pytest.approx(chance, abs=1e-12)
+        assert one.score.low is not None
     constant = challenges.challenge_scores(pairs, items.assign(score=3.0))["all"]
-    assert value(constant["score"]) == 0.0
+    assert value(constant.score) == 0.0
     for option in "01":  # without a score of one of its options no question is answered
         gaps = items.assign(score=items["score"].mask(items.index.str.endswith(option)))
-        assert value(challenges.challenge_scores(pairs, gaps)["all"]["accuracy"]) == 0.0
+        assert value(challenges.challenge_scores(pairs, gaps)["all"].accuracy) == 0.0
     tied = items.assign(score=items["score"].clip(-1, 1))  # of the wrong answers, beside the right one nothing changes
-    assert value(challenges.challenge_scores(pairs, tied)["all"]["accuracy"]) == pytest.approx(10 / 12, abs=1e-12)
+    assert value(challenges.challenge_scores(pairs, tied)["all"].accuracy) == pytest.approx(10 / 12, abs=1e-12)
 
 
 def test_questions_without_a_known_answer_are_left_out():
@@ -117,7 +118,7 @@ def test_questions_without_a_known_answer_are_left_out():
     changed = items.assign(human_mean=items["human_mean"].mask(unrated & items.index.str.endswith("1")))
     changed.loc[tied, "human_mean"] = 1.0
     found = challenges.challenge_scores(pairs, changed)
-    assert (*(found[name]["score"].n for name in ("tone_variant", "context_variant", "all")),) == (11, 11, 22)
+    assert (*(found[name].score.n for name in ("tone_variant", "context_variant", "all")),) == (11, 11, 22)
     alone = [replace(pair, group_id=pair.pair_id) for pair in pairs]
     with pytest.raises(DataError, match="60 pairs hold no question"):
         challenges.challenge_scores(alone, items)
@@ -134,7 +135,7 @@ def test_a_setting_may_have_the_name_of_a_field_but_not_of_the_result_over_all()
         dataset = dataset_of(renamed, ratings, Dimension("fit", 0, 1))
         return challenge("aeq-bench", ConstantJudge({"fit": 1.0}), dataset, split=None, resamples=50, seed=0)
 
-    table = next(challenges.challenge_views(found("value")))
+    table = next(challenge_views(found("value")))
     assert isinstance(table, Table)
     assert table.row_count == 3
     with pytest.raises(DataError, match="setting 'all': expected another name"):
@@ -206,13 +207,13 @@ def test_every_pair_meets_the_responses_to_the_other_voices_of_its_script_and_sy
     ],
 )
 def test_judges_that_listen_and_that_do_not(rule, accuracy, low, high):
-    found = challenge("echomind", level_judge(rule), ECHO, split=None, resamples=50, seed=0)["dimensions"]
-    assert [found["fit"][key] for key in ("value", "low", "high")] == pytest.approx([accuracy, low, high], abs=1e-12)
-    assert found["fit"]["n"] == 20 * 2 * 6
-    assert found["other"]["value"] == 0.5
+    found = challenge("echomind", level_judge(rule), ECHO, split=None, resamples=50, seed=0).dimensions
+    assert [found["fit"].value, found["fit"].low, found["fit"].high] == pytest.approx([accuracy, low, high], abs=1e-12)
+    assert found["fit"].n == 20 * 2 * 6
+    assert found["other"].value == 0.5
     turned = downwards(ECHO)
-    found = challenge("echomind", level_judge(rule), turned, split=None, resamples=50, seed=0)["dimensions"]
-    assert found["fit"]["value"] == pytest.approx(1 - accuracy, abs=1e-12)
+    found = challenge("echomind", level_judge(rule), turned, split=None, resamples=50, seed=0).dimensions
+    assert found["fit"].value == pytest.approx(1 - accuracy, abs=1e-12)
 
 
 # ---------------------------------------------------------------- known judges, and the command
@@ -237,13 +238,11 @@ def distinct(dataset: PairDataset) -> PairDataset:
 
 def test_aeq_bench_of_known_judges(make_dataset, make_tone_judge):
     dataset = distinct(make_dataset(raters=3))
-    found = challenge("aeq-bench", make_tone_judge(), dataset, split=None, resamples=50, seed=0)["dimensions"][
-        "empathy"
-    ]
+    found = challenge("aeq-bench", make_tone_judge(), dataset, split=None, resamples=50, seed=0).dimensions["empathy"]
     assert set(found) == {"all", "context_variant", "tone_variant"}
-    assert found["all"]["score"]["value"] == 1.0
-    assert found["all"]["score"]["n"] == found["context_variant"]["score"]["n"] + found["tone_variant"]["score"]["n"]
-    assert 0.25 <= found["all"]["chance"] <= 0.5
+    assert found["all"].score.value == 1.0
+    assert found["all"].score.n == found["context_variant"].score.n + found["tone_variant"].score.n
+    assert 0.25 <= found["all"].chance <= 0.5
     human = dataset.mean_scores()["empathy"]
 
     def lowest_alone(pairs: Sequence[Pair]) -> pd.DataFrame:
@@ -255,14 +254,14 @@ def test_aeq_bench_of_known_judges(make_dataset, make_tone_judge):
         return score_table(pairs, ("empathy",), np.where(own == least, 1.0, 5.0)[:, None])
 
     of_scales = [
-        challenge("aeq-bench", AnyJudge(lowest_alone), own, split=None, resamples=50, seed=0)["dimensions"]
+        challenge("aeq-bench", AnyJudge(lowest_alone), own, split=None, resamples=50, seed=0).dimensions
         for own in (dataset, downwards(dataset))
     ]
-    higher, lower = (found["empathy"]["all"]["score"]["value"] for found in of_scales)
+    higher, lower = (found["empathy"]["all"].score.value for found in of_scales)
     assert higher < 0.5
     assert lower == 1.0
     tied = challenge("aeq-bench", ConstantJudge({"empathy": 3.0}), dataset, split=None, resamples=50, seed=0)
-    assert tied["dimensions"]["empathy"]["all"]["score"]["value"] == 0.0  # a tie is no answer
+    assert tied.dimensions["empathy"]["all"].score.value == 0.0  # a tie is no answer
     with pytest.raises(DataError, match="judge constant scores charm; dataset tones has ratings of empathy"):
         challenge("aeq-bench", ConstantJudge({"charm": 3.0}), dataset, split=None, resamples=50, seed=0)
 
@@ -273,14 +272,14 @@ def test_the_command(dataset_folder, tmp_path, capsys):
     rows = [f"{pair_id},{name},{means.loc[pair_id, name]}" for pair_id in means.index for name in means]
     (tmp_path / "scores.csv").write_text("\n".join(["pair_id,dimension,score", *rows]))
     words = [f"scores:{tmp_path / 'scores.csv'}", "--data", str(dataset_folder), "--resamples", "20"]
-    answer = json.loads(output_of(capsys, "challenge", "aeq-bench", *words, "--json"))
-    found = answer["dimensions"]
+    answer = ChallengeReport.model_validate_json(output_of(capsys, "challenge", "aeq-bench", *words, "--json"))
+    found = answer.dimensions
     assert set(found) == {dimension.name for dimension in dataset.card.dimensions}
-    assert all(own["all"]["score"]["value"] == 1.0 for own in found.values())
+    assert all(own["all"].score.value == 1.0 for own in found.values())
     said = output_of(capsys, "challenge", "aeq-bench", *words)
     assert "groups" in said
-    assert "".join(said.split()).endswith(answer["signature"])
-    assert f"|data:{dataset.card.name}@" in answer["signature"]
-    assert answer["signature"].partition("|split:")[2].startswith("all|ceiling:none|boot:cluster=group_id,n=20,seed=0,")
+    assert "".join(said.split()).endswith(answer.signature)
+    assert f"|data:{dataset.card.name}@" in answer.signature
+    assert answer.signature.partition("|split:")[2].startswith("all|ceiling:none|boot:cluster=group_id,n=20,seed=0,")
     assert main(["challenge", "echomind", "constant", *words[1:]]) == 2
     assert "none can be crossed" in capsys.readouterr().err

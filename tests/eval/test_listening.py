@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from empathy_judge.eval.listening import Listening, listening_sentence, voice_and_words
 from empathy_judge.eval.probes import PROBES
-from empathy_judge.eval.results import Report
-from empathy_judge.eval.statistics.agreement import as_report
+from empathy_judge.eval.report.dimension import CheckReport
 from empathy_judge.eval.statistics.bootstrap import Resamples
 
 from .conftest import check_of, statistic
@@ -17,7 +16,7 @@ FULL = 0.8
 
 def check(
     name: str, drop: float | None, width: float = 0.05, *, n: int = 60, p95: float = 1.0, full: float = FULL
-) -> Report:
+) -> CheckReport:
     """A check that costs `drop` of `full`, with an interval of half this width; None = constant scores."""
     nothing = statistic(None, None, None, "the judge scores are constant")
     if drop is None:
@@ -108,8 +107,8 @@ def test_without_clear_agreement_nothing_is_claimed_but_deafness():
 
 def test_checks_that_were_not_run():
     assert listening_sentence({}, statistic(0.8, 0.7, 0.9)).kind == "not_tested"
-    none = check("silent", None, n=0) | {"mean_change": None, "p95_change": None, "judge_sd": None}
-    assert listening_sentence({"silent": none}, statistic(0.8, 0.7, 0.9)).kind == "not_tested"  # type: ignore[dict-item]
+    none = check("silent", None, n=0).model_copy(update={"mean_change": None, "p95_change": None, "judge_sd": None})
+    assert listening_sentence({"silent": none}, statistic(0.8, 0.7, 0.9)).kind == "not_tested"
     found = sentence(silent=None)
     assert (found.kind, found.text) == (
         "inconclusive",
@@ -207,7 +206,7 @@ def test_what_is_undefined_says_why():
     }
     for reason, sides in cases.items():
         found = voice_and_words(*sides, resamples_of(12))
-        assert {(one["value"], one["reason"]) for one in as_report(found).values()} == {(None, reason)}
+        assert {(one.value, one.reason) for one in found.values()} == {(None, reason)}
     assert found["voice"].dropped == 3
     for n in range(4):
         empty = np.arange(float(n))

@@ -43,18 +43,18 @@ def toy(tmp_path_factory) -> Path:
     return path
 
 
-def found_in(path: Path, judges: tuple[str, ...] = ("good", "near", "bad"), **options: Any) -> dict[str, Any]:
+def found_in(path: Path, judges: tuple[str, ...] = ("good", "near", "bad"), **options: Any) -> Any:
     return measure_agreement(read_frame(path, {}), judges, **{"resamples": 300, **options})
 
 
 @pytest.fixture(scope="module")
-def found(toy) -> dict[str, Any]:
+def found(toy) -> Any:
     return found_in(toy)
 
 
 @pytest.fixture(scope="module")
-def overall(found) -> dict[str, Any]:
-    return found["overall"]
+def overall(found) -> Any:
+    return found.overall
 
 
 def by_hand(frame: pd.DataFrame, judge: str) -> list[float]:
@@ -79,30 +79,30 @@ def beside_by_hand(frame: pd.DataFrame, judge: str) -> tuple[float, float]:
 
 
 def test_the_mean_over_dimensions_beside_people(toy, found):
-    frame, overall = pd.read_csv(toy), found["overall"]
-    report = {judge["judge"]: judge for judge in overall["judges"]}
+    frame, overall = pd.read_csv(toy), found.overall
+    report = {judge.judge: judge for judge in overall.judges}
     for name, own in report.items():
-        assert own["spearman"]["value"] == pytest.approx(np.mean(by_hand(frame, name)), abs=1e-12)
-        assert own["n_dimensions"] == own["spearman"]["n"] == 5
-        expected = own["spearman"]["value"] / overall["people"]["panel_mean"]["value"]
-        assert_near(own["share_of_panel_ceiling"], expected, abs=1e-12)
-        beside, judge, person = own["like_for_like"], *beside_by_hand(frame, name)
-        assert (beside["judge"]["value"], beside["rater"]["value"]) == pytest.approx((judge, person), abs=1e-12)
-        assert beside["difference"]["value"] == pytest.approx(judge - person, abs=1e-12)
-        assert beside["ratio"]["value"] == pytest.approx(judge / person, abs=1e-12)
-        assert (beside["n_items"], beside["n_raters"], beside["n_groups"]) == (70, 3, 70)
-    people = [one["people"]["spearman"]["value"] for one in found["dimensions"]]
-    assert overall["people"]["spearman"]["value"] == pytest.approx(np.mean(people), abs=1e-12)
-    assert (overall["n_dimensions"], overall["n_groups"]) == (5, 70)
+        assert own.spearman.value == pytest.approx(np.mean(by_hand(frame, name)), abs=1e-12)
+        assert own.n_dimensions == own.spearman.n == 5
+        expected = own.spearman.value / overall.people.panel_mean.value
+        assert_near(own.share_of_panel_ceiling, expected, abs=1e-12)
+        beside, judge, person = own.like_for_like, *beside_by_hand(frame, name)
+        assert (beside.judge.value, beside.rater.value) == pytest.approx((judge, person), abs=1e-12)
+        assert beside.difference.value == pytest.approx(judge - person, abs=1e-12)
+        assert beside.ratio.value == pytest.approx(judge / person, abs=1e-12)
+        assert (beside.n_items, beside.n_raters, beside.n_groups) == (70, 3, 70)
+    people = [one.people.spearman.value for one in found.dimensions]
+    assert overall.people.spearman.value == pytest.approx(np.mean(people), abs=1e-12)
+    assert (overall.n_dimensions, overall.n_groups) == (5, 70)
 
 
 def test_differences_are_paired_and_corrected(toy, overall):
     """The same draws by hand: items of each dataset with replacement, once for all of its dimensions."""
     frame = pd.read_csv(toy)
-    pairs = {(own["first"], own["second"]): own for own in overall["comparisons"]}
+    pairs = {(own.first, own.second): own for own in overall.comparisons}
     assert list(pairs) == [("good", "near"), ("good", "bad"), ("near", "bad")]
-    difference = pairs["good", "near"]["difference"]
-    assert difference["value"] == pytest.approx(np.mean(by_hand(frame, "good")) - np.mean(by_hand(frame, "near")))
+    difference = pairs["good", "near"].difference
+    assert difference.value == pytest.approx(np.mean(by_hand(frame, "good")) - np.mean(by_hand(frame, "near")))
     rng = np.random.default_rng(7)
     wide = frame.pivot_table(index=["dataset", "item"], columns=["dimension", "annotator"], values="score")
     drawn = []
@@ -115,12 +115,12 @@ def test_differences_are_paired_and_corrected(toy, overall):
                 human = scores[list(PEOPLE)].mean(axis=1)
                 parts.append(scores["good"].corr(human, "spearman") - scores["near"].corr(human, "spearman"))
         drawn.append(np.mean(parts))
-    assert difference["high"] - difference["low"] == pytest.approx(np.ptp(np.percentile(drawn, [2.5, 97.5])), rel=0.25)
-    p = sorted(own["p"] for own in pairs.values())
+    assert difference.high - difference.low == pytest.approx(np.ptp(np.percentile(drawn, [2.5, 97.5])), rel=0.25)
+    p = sorted(own.p for own in pairs.values())
     assert p[:2] == [pytest.approx(2 / 301)] * 2
-    adjusted = [pairs["good", "bad"]["p_adjusted"], pairs["near", "bad"]["p_adjusted"]]
+    adjusted = [pairs["good", "bad"].p_adjusted, pairs["near", "bad"].p_adjusted]
     assert adjusted == [pytest.approx(6 / 301)] * 2
-    assert pairs["good", "near"]["p_adjusted"] == pairs["good", "near"]["p"] > 0.05
+    assert pairs["good", "near"].p_adjusted == pairs["good", "near"].p > 0.05
 
 
 def test_the_table_says_p_to_the_next_judge(found):
@@ -133,8 +133,8 @@ def test_the_table_says_p_to_the_next_judge(found):
 
 
 def test_the_answer_in_words(overall):
-    assert [(own["judge"], own["cluster"]) for own in overall["judges"]] == [("good", 1), ("near", 1), ("bad", 2)]
-    best, *each = overall["text"]
+    assert [(own.judge, own.cluster) for own in overall.judges] == [("good", 1), ("near", 1), ("bad", 2)]
+    best, *each = overall.text
     assert best.startswith("Over 5 dimensions good is highest (mean Spearman 0.8")
     assert "clearly better than bad (by 0.61 [" in best
     assert "but not clearly better than near (by" in best
@@ -152,31 +152,31 @@ def test_items_that_a_judge_left_out_are_left_out_of_its_comparisons(toy, tmp_pa
     some = (frame["annotator"] == "good") & frame["item"].isin(["i0", "i1", "i2", "i3"])
     frame.loc[gone | some, "score"] = np.nan
     frame.to_csv(tmp_path / "t.csv", index=False)
-    found = found_in(tmp_path / "t.csv", resamples=10)["overall"]
-    report = {judge["judge"]: judge for judge in found["judges"]}
+    found = found_in(tmp_path / "t.csv", resamples=10).overall
+    report = {judge.judge: judge for judge in found.judges}
     kept = frame.loc[~frame["item"].isin(["i0", "i1", "i2", "i3"])]
     here = kept.loc[kept["dataset"] == "a"]
-    assert report["good"]["spearman"]["value"] == pytest.approx(np.mean(by_hand(kept, "good")))
-    assert (report["near"]["n_dimensions"], report["near"]["spearman"]["dropped"]) == (2, 3)
-    own = found["comparisons"][0]
-    assert (own["first"], own["second"], own["n_dimensions"]) == ("good", "near", 2)
-    assert own["difference"]["value"] == pytest.approx(np.mean(by_hand(here, "good")) - np.mean(by_hand(here, "near")))
-    assert [judge["judge"] for judge in found["judges"] if judge["cluster"] is not None] == ["good", "bad"]
-    assert found["text"][0].startswith("Over 5 dimensions good is highest")
-    assert found["text"][-1] == "near has no rank: its mean is not over the dimensions of the others."
+    assert report["good"].spearman.value == pytest.approx(np.mean(by_hand(kept, "good")))
+    assert (report["near"].n_dimensions, report["near"].spearman.dropped) == (2, 3)
+    own = found.comparisons[0]
+    assert (own.first, own.second, own.n_dimensions) == ("good", "near", 2)
+    assert own.difference.value == pytest.approx(np.mean(by_hand(here, "good")) - np.mean(by_hand(here, "near")))
+    assert [judge.judge for judge in found.judges if judge.cluster is not None] == ["good", "bad"]
+    assert found.text[0].startswith("Over 5 dimensions good is highest")
+    assert found.text[-1] == "near has no rank: its mean is not over the dimensions of the others."
 
 
 def test_one_dimension_or_no_judge_has_nothing_over_all_and_a_constant_judge_no_rank(toy, tmp_path):
     frame = pd.read_csv(toy)
     frame.loc[(frame["dataset"] == "a") & (frame["dimension"] == "d0")].to_csv(tmp_path / "t.csv", index=False)
-    assert found_in(tmp_path / "t.csv", resamples=10)["overall"] is None
-    assert found_in(toy, (), resamples=0)["overall"] is None
+    assert found_in(tmp_path / "t.csv", resamples=10).overall is None
+    assert found_in(toy, (), resamples=0).overall is None
     frame.loc[frame["annotator"] == "bad", "score"] = 2.0
     frame.to_csv(tmp_path / "t.csv", index=False)
-    found = found_in(tmp_path / "t.csv", resamples=10)["overall"]
-    assert found["judges"][-1]["cluster"] is None
-    assert found["text"][-1] == "bad has no rank: the judge scores are constant."
-    json.dumps(found, allow_nan=False)
+    found = found_in(tmp_path / "t.csv", resamples=10).overall
+    assert found.judges[-1].cluster is None
+    assert found.text[-1] == "bad has no rank: the judge scores are constant."
+    json.dumps(found.as_json(), allow_nan=False)
 
 
 def test_draws_within_strata():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import math
 import re
 from pathlib import Path
@@ -15,6 +14,8 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.frame import COLUMNS, Frame
 from empathy_judge.eval.plan import assumed_pilot, make_plan, pilot_from, save_plan
+from empathy_judge.eval.report.base import read_report
+from empathy_judge.eval.report.others import PlanReport
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.planning import (
@@ -70,8 +71,8 @@ def replicas() -> np.ndarray:
 def test_a_pilot_foretells_a_larger_set(replicas):
     ceiling, good, bad = replicas.mean(axis=0)
     pilots = [pilot_from(Frame(panel(25, 4, seed)[0], "pilot"), resamples=0) for seed in range(20)]
-    rows = [make_plan(pilot, items=[240], raters=[3], agreement=0.7)["rows"][0] for pilot in pilots]
-    assert np.mean([row["ceiling"] for row in rows]) == pytest.approx(ceiling, abs=0.015)
+    rows = [make_plan(pilot, items=[240], raters=[3], agreement=0.7).rows[0] for pilot in pilots]
+    assert np.mean([row.ceiling for row in rows]) == pytest.approx(ceiling, abs=0.015)
     assert np.mean([pilot.agreement["good"] for pilot in pilots]) == pytest.approx(good / ceiling, abs=0.03)
     effect = np.mean([pilot.design_effect for pilot in pilots])
     assert effect == pytest.approx((replicas[:, 1].std() / standard_error(good, 240)) ** 2, rel=0.25)
@@ -162,16 +163,16 @@ def test_the_order_of_dimensions_is_no_matter():
 
 def test_a_wanted_power_takes_as_many_items_as_the_rows_say():
     plan = make_plan(assumed_pilot({"item": 1, "residual": 1}), raters=[2], difference=0.1, price=0.5)
-    n = plan["needed"][0]["items"]
+    n = plan.needed[0].items
     again = make_plan(assumed_pilot({"item": 1, "residual": 1}), items=[n - 1, n], raters=[2], difference=0.1)
-    assert again["rows"][0]["power"] < 0.8 <= again["rows"][1]["power"]
-    assert plan["sentence"] == (
+    assert again.rows[0].power < 0.8 <= again.rows[1].power
+    assert plan.sentence == (
         f"{n:,} items with 2 raters ({2 * n:,} ratings, for {n:,.2f}) tell judges apart that differ by 0.1 with "
         "80 % power."
     )
-    assert plan["rows"][0]["ceiling"] == pytest.approx(math.sqrt(2 / 3))
-    assert plan["rows"][0]["leave_one_out"] == pytest.approx(0.5)
-    assert plan["rows"][0]["standard_error"] == pytest.approx(standard_error(0.6 * math.sqrt(2 / 3), 100))
+    assert plan.rows[0].ceiling == pytest.approx(math.sqrt(2 / 3))
+    assert plan.rows[0].leave_one_out == pytest.approx(0.5)
+    assert plan.rows[0].standard_error == pytest.approx(standard_error(0.6 * math.sqrt(2 / 3), 100))
 
 
 @pytest.mark.parametrize("name", ["mushra_codec/ratings.csv", "speechocean_prosody/metadata.csv"])
@@ -191,7 +192,7 @@ def test_a_fifth_of_real_ratings_foretells_the_ceiling_of_all(name):
     for seed in range(20):
         drawn = np.random.default_rng(seed).choice(groups, round(len(groups) / 5), replace=False)
         pilot = pilot_from(Frame(frame.rows[frame.rows["group_id"].isin(list(drawn))], name), resamples=0)
-        off.append(make_plan(pilot, items=[100], raters=[k])["rows"][0]["ceiling"] - full.reliability.panel_mean.value)
+        off.append(make_plan(pilot, items=[100], raters=[k]).rows[0].ceiling - full.reliability.panel_mean.value)
     assert abs(np.mean(off)) < 0.01
     assert np.mean(np.abs(off) <= 0.03) >= 0.85
 
@@ -202,11 +203,11 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
     words = ["plan", str(tmp_path / "pilot.csv"), "--judges", "good", "bad", "--price", "0.2", "--resamples", "50"]
     said = output_of(capsys, *words, "--raters", "3", "--items", "50", "100", "--out", tmp_path / "out")
     assert re.search(r"more items with 3 raters \([\d,]+ ratings, for [\d,.]+\) tell judges apart", said)
-    found = json.loads((tmp_path / "out" / "plan.json").read_text())
-    assert len(pd.read_csv(tmp_path / "out" / "plan.csv")) == len(found["rows"]) == 2
-    assert found["rows"][0]["ceiling_low"] < found["rows"][0]["ceiling"] < found["rows"][0]["ceiling_high"]
-    assert found["rows"][1]["cost"] == pytest.approx(60)
-    assert found["pilot"]["design_effect_from"] == "judges"
+    found = read_report(tmp_path / "out" / "plan.json", PlanReport)
+    assert len(pd.read_csv(tmp_path / "out" / "plan.csv")) == len(found.rows) == 2
+    assert found.rows[0].ceiling_low < found.rows[0].ceiling < found.rows[0].ceiling_high
+    assert found.rows[1].cost == pytest.approx(60)
+    assert found.pilot.design_effect_from == "judges"
     assert (tmp_path / "out" / "plan.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -257,5 +258,5 @@ def test_on_a_full_disk_all_earlier_files_stay(file, tmp_path, monkeypatch):
 
 def test_the_quantiles_are_those_of_a_two_sided_test():
     plan = make_plan(assumed_pilot({"item": 1, "residual": 0}), items=[500], raters=[1], agreement=0.6, between=0.5)
-    row, error = plan["rows"][0], standard_error_of_difference(0.6, 0.55, 0.5, 500)
-    assert row["power"] == pytest.approx(stats.norm.cdf(0.05 / error - 1.959964), abs=1e-6)
+    row, error = plan.rows[0], standard_error_of_difference(0.6, 0.55, 0.5, 500)
+    assert row.power == pytest.approx(stats.norm.cdf(0.05 / error - 1.959964), abs=1e-6)

@@ -226,7 +226,7 @@ def speech() -> PairDataset:
 
 def checks_of(judge: MeasureJudge, probes: Sequence[str], **options: Any) -> dict[str, Any]:
     report = evaluate(judge, speech(), split=None, probes=probes, resamples=100, **options).report
-    return {name: results["empathy"] for name, results in report["checks"].items()}
+    return {name: results["empathy"] for name, results in report.checks.items()}
 
 
 def test_a_judge_of_intonation_loses_it_with_pitch_and_nothing_else():
@@ -235,27 +235,27 @@ def test_a_judge_of_intonation_loses_it_with_pitch_and_nothing_else():
     found = checks_of(judge, (*gone, *kept))
     assert list(found) == [name for name in PROBES if name in gone + kept]
     for name in ("flat_prosody", "monotone"):
-        assert found[name]["drop"]["value"] > 0.5, name
-        assert found[name]["drop"]["low"] > 0.2, name
-    assert found["silent"]["spearman"]["value"] is None
+        assert found[name].drop.value > 0.5, name
+        assert found[name].drop.low > 0.2, name
+    assert found["silent"].spearman.value is None
     for name in kept:
-        assert abs(found[name]["drop"]["value"]) < 0.1, name
+        assert abs(found[name].drop.value) < 0.1, name
     gain = found["gain"]
-    assert gain["p95_change"] / gain["judge_sd"] < gain["tolerance"]
-    assert check_view("gain", gain, gain["spearman"]).mark == "stays"
-    assert found["monotone"]["p95_change"] > found["monotone"]["mean_change"] > 0.5
+    assert gain.p95_change / gain.judge_sd < gain.tolerance
+    assert check_view("gain", gain, gain.spearman).mark == "stays"
+    assert found["monotone"].p95_change > found["monotone"].mean_change > 0.5
 
 
 def test_a_judge_of_loudness_is_caught_by_the_gain():
     judge = MeasureJudge(lambda pair: heard(pair.response).level, "loudness")
     found = checks_of(judge, ("loudness", "gain"))
-    assert found["gain"]["mean_change"] == pytest.approx(6, abs=0.01)
-    assert found["gain"]["p95_change"] == pytest.approx(6, abs=0.01)
+    assert found["gain"].mean_change == pytest.approx(6, abs=0.01)
+    assert found["gain"].p95_change == pytest.approx(6, abs=0.01)
     levels = np.array([heard(pair.response).level for pair in speech().pairs])
-    assert found["gain"]["judge_sd"] == pytest.approx(levels.std(), abs=1e-9)
-    assert check_view("gain", found["gain"], found["gain"]["spearman"]).mark == "moves"
+    assert found["gain"].judge_sd == pytest.approx(levels.std(), abs=1e-9)
+    assert check_view("gain", found["gain"], found["gain"].spearman).mark == "moves"
     # All clips are at one level, so next to nothing of the spread is left.
-    assert found["loudness"]["mean_change"] > 0.7 * found["loudness"]["judge_sd"]
+    assert found["loudness"].mean_change > 0.7 * found["loudness"].judge_sd
 
 
 def test_judges_of_voice_and_of_words_have_their_index():
@@ -285,14 +285,14 @@ def test_pairs_that_a_probe_leaves_out_are_counted(make_dataset, make_tone_judge
     crowd = replace(dataset, pairs=tuple(lonely))
     found = evaluate(make_tone_judge(noise=0.1), crowd, split=None, probes=["response_swapped"], resamples=20)
     report, items = found.report, found.items
-    check = report["checks"]["response_swapped"]["empathy"]
+    check = report.checks["response_swapped"]["empathy"]
     left_out = items["response_swapped_status"] == LEFT_OUT
     assert left_out[:8].all()
-    assert check["failed"] == {LEFT_OUT: int(left_out.sum())}
-    assert check["n"] == 80 - left_out.sum()
+    assert check.failed == {LEFT_OUT: int(left_out.sum())}
+    assert check.n == 80 - left_out.sum()
     assert items.loc[left_out, "response_swapped_score"].isna().all()
-    assert check["drop"]["value"] > 0.5
-    assert check["expects"] == "drop"
+    assert check.drop.value > 0.5
+    assert check.expects == "drop"
 
 
 def test_clips_are_changed_in_portions_with_whole_groups(make_dataset, monkeypatch):
@@ -307,15 +307,15 @@ def test_clips_are_changed_in_portions_with_whole_groups(make_dataset, monkeypat
     parts = evaluate(judge, dataset, split=None, probes=["noise"], resamples=10)
     assert judge.seen == [30, 12, 12, 6]
     pd.testing.assert_frame_equal(parts.items, whole.items)
-    assert parts.report["checks"] == whole.report["checks"]
+    assert parts.report.checks == whole.report.checks
 
 
 def test_probes_are_run_as_asked_for(make_dataset):
     dataset = make_dataset(n_groups=4, per_group=2)
     judge = MeasureJudge(lambda pair: float(len(decode(pair.response, 8000))), "lengths")
-    assert set(evaluate(judge, dataset, split=None, resamples=5).report["checks"]) == set(DEFAULT_PROBES)
-    everything = evaluate(judge, dataset, split=None, probes="all", resamples=5).report["checks"]
+    assert set(evaluate(judge, dataset, split=None, resamples=5).report.checks) == set(DEFAULT_PROBES)
+    everything = evaluate(judge, dataset, split=None, probes="all", resamples=5).report.checks
     assert list(everything) == list(PROBES)
-    assert everything["silent"]["empathy"]["mean_change"] == 0  # silence is as long
+    assert everything["silent"]["empathy"].mean_change == 0  # silence is as long
     for probes, run in (((), []), ("silent", ["silent"]), (["gain", "silent", "gain"], ["silent", "gain"])):
-        assert list(evaluate(judge, dataset, split=None, probes=probes, resamples=5).report["checks"]) == run
+        assert list(evaluate(judge, dataset, split=None, probes=probes, resamples=5).report.checks) == run

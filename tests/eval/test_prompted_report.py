@@ -21,12 +21,13 @@ from empathy_judge.eval.evaluate import evaluate as typed_evaluate
 from empathy_judge.eval.judges import OK, score_table
 from empathy_judge.eval.prompted_report import orders
 from empathy_judge.eval.rendering import dollars, seconds, sentences
+from empathy_judge.eval.report.base import read_report
+from empathy_judge.eval.report.dataset import ComparisonReport, Report
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.views import comparison_views, failed_questions, notes, prompted_rows
 from scipy.stats import spearmanr
 
 from .conftest import AnyJudge, MeasureJudge, printed_at
-from .test_evaluate import undocumented
 
 
 def evaluate(*arguments: Any, **options: Any) -> Any:
@@ -75,7 +76,7 @@ ANSWERS = {
 
 def test_requests_failures_cost_and_time_and_the_requests_of_listening_checks_apart(six):
     report = evaluate(asked_judge(ANSWERS), six, probes=("silent", "response_only")).report
-    assert report["asking"] == {
+    assert report.prompting.as_json() == {
         "pairs": 6, "scored": 5, "without_score": {"refused": 1}, "questions": 18, "requests": 17, "kept": 3,
         "failed": 8, "failure_rate": pytest.approx(8 / 18),
         "failures": {
@@ -87,16 +88,16 @@ def test_requests_failures_cost_and_time_and_the_requests_of_listening_checks_ap
         "versions": {"m-1": 5, "m-2": 3}, "version_changed": True, "check_requests": 34,
         "check_cost": pytest.approx(2 * 0.17),
     }  # fmt: skip
-    assert report["effort"] == {"seconds_per_pair": pytest.approx(34 / 6), "measured": "requests"}
+    assert report.runtime.as_json() == {"seconds_per_pair": pytest.approx(34 / 6), "measured": "requests"}
 
 
 def test_a_cost_that_is_not_wholly_known_is_no_cost(six):
     unknown = {name: own | {"cost": None} if name in ("pair-3", "pair-7") else own for name, own in ANSWERS.items()}
     report = evaluate(asked_judge(unknown), six).report
-    asking = report["asking"]
-    assert (asking["cost"], asking["cost_per_1000_pairs"], asking["check_requests"]) == (None, None, 0)
-    assert asking["cost_reason"] == "no price or tokens are known of the answers on 2 of 6 pairs"
-    assert notes(report)[1].endswith(f"Cost: {asking['cost_reason']}.")
+    asking = report.prompting
+    assert (asking.cost, asking.cost_per_1000_pairs, asking.check_requests) == (None, None, 0)
+    assert asking.cost_reason == "no price or tokens are known of the answers on 2 of 6 pairs"
+    assert notes(report)[1].endswith(f"Cost: {asking.cost_reason}.")
 
 
 def test_pairs_without_answers_do_not_make_the_others_cheaper(six):
@@ -104,43 +105,41 @@ def test_pairs_without_answers_do_not_make_the_others_cheaper(six):
     answers = ANSWERS | {"pair-5": nothing, "pair-6": nothing}
     # a score without requests, as in a comparison that is recorded with its other pair
     answers["pair-7"] = ANSWERS["pair-7"] | {"requests": 0, "cost": None}
-    asking = evaluate(asked_judge(answers), six).report["asking"]
-    assert (asking["cost"], asking["cost_per_1000_pairs"]) == pytest.approx((0.08, 1000 * 0.08 / 4))
+    asking = evaluate(asked_judge(answers), six).report.prompting
+    assert (asking.cost, asking.cost_per_1000_pairs) == pytest.approx((0.08, 1000 * 0.08 / 4))
 
 
 def test_repeated_answers_and_a_changed_version_where_both_answered(six):
     """Sums of squares 2, 0, 0.5 and 0 with 1, 2, 1 and 1 degrees of freedom; ICC from the analysis of variance."""
-    asked = evaluate(asked_judge(ANSWERS), six).report["dimensions"]["empathy"]["asked"]
-    found = asked["repeats"]
-    assert found["within_sd"]["value"] == pytest.approx(math.sqrt(2.5 / 5))
-    assert (found["within_sd"]["n"], found["within_sd"]["dropped"]) == (4, 2)
+    asked = evaluate(asked_judge(ANSWERS), six).report.dimensions["empathy"].usage
+    found = asked.repeats
+    assert found.within_sd.value == pytest.approx(math.sqrt(2.5 / 5))
+    assert (found.within_sd.n, found.within_sd.dropped) == (4, 2)
     between = (2 * 2**2 + 3 * 2**2 + 2 * 4.5**2 + 2 * 5**2 - 29**2 / 9) / 3
     item = (between - 0.5) / ((9 - (4 + 9 + 4 + 4) / 9) / 3)
-    assert found["icc"]["value"] == pytest.approx(item / (item + 0.5))
+    assert found.icc.value == pytest.approx(item / (item + 0.5))
     mean = 4 / (3 / 2 + 1 / 3)  # harmonic
-    assert found["icc_of_mean"]["value"] == pytest.approx(item / (item + 0.5 / mean))
-    drift = asked["drift"]
-    assert [(one["first"], one["second"]) for one in drift] == [("m-1", "m-2")]
-    assert (drift[0]["difference"]["value"], drift[0]["difference"]["n"]) == (pytest.approx((0 + 1) / 2), 2)
-    assert drift[0]["difference"]["reason"] == "no interval: 2 groups, at least 5 needed"
+    assert found.icc_of_mean.value == pytest.approx(item / (item + 0.5 / mean))
+    drift = asked.drift
+    assert [(one.first, one.second) for one in drift] == [("m-1", "m-2")]
+    assert (drift[0].difference.value, drift[0].difference.n) == (pytest.approx((0 + 1) / 2), 2)
+    assert drift[0].difference.reason == "no interval: 2 groups, at least 5 needed"
 
 
 def test_versions_that_never_met_have_no_difference(six):
     answers = {f"pair-{number}": told([number / 2] * 3, ["m-1" if number < 5 else "m-2"] * 3) for number in range(2, 8)}
     report = evaluate(asked_judge(answers), six).report
-    assert report["asking"]["versions"] == {"m-1": 3, "m-2": 3}
-    assert (
-        report["dimensions"]["empathy"]["asked"]["drift"][0]["difference"]["reason"] == "no pair was answered by both"
-    )
+    assert report.prompting.versions == {"m-1": 3, "m-2": 3}
+    assert report.dimensions["empathy"].usage.drift[0].difference.reason == "no pair was answered by both"
 
 
 def test_one_version_and_one_answer_have_neither_drift_nor_repeats(six):
     answers = {f"pair-{number}": told([number / 2]) for number in range(2, 8)}
     report = evaluate(asked_judge(answers), six).report
-    asked = report["dimensions"]["empathy"]["asked"]
-    assert (report["asking"]["version_changed"], asked["drift"]) == (False, [])
-    assert (asked["repeats"]["icc"]["value"], asked["repeats"]["icc"]["reason"]) == (None, "no item has two answers")
-    assert asked["orders"]["inconsistent"]["reason"] == "0 comparisons"
+    asked = report.dimensions["empathy"].usage
+    assert (report.prompting.version_changed, asked.drift) == (False, ())
+    assert (asked.repeats.icc.value, asked.repeats.icc.reason) == (None, "no item has two answers")
+    assert asked.orders.inconsistent.reason == "0 comparisons"
 
 
 # ---------------------------------------------------------------- both orders
@@ -168,21 +167,21 @@ def comparing_judge(bias: float) -> AnyJudge:
 def test_position_bias(make_dataset, bias):
     """Where it follows its bias, the order in which the better one comes first is right all the same."""
     dataset = make_dataset(n_groups=60, per_group=5, noise=0.4)
-    found = evaluate(comparing_judge(bias), dataset).report["dimensions"]["empathy"]["asked"]["orders"]
-    inconsistent, first = found["inconsistent"], found["first_preferred"]
-    assert inconsistent["n"] == 45 * 4
-    assert inconsistent["value"] == pytest.approx(bias, abs=0.1)
-    assert first["value"] == pytest.approx((1 + bias) / 2, abs=0.05)
-    assert inconsistent["low"] <= bias <= inconsistent["high"]
-    assert first["low"] <= (1 + bias) / 2 <= first["high"]
-    assert (first["low"] > 0.5) == (bias > 0)
+    found = evaluate(comparing_judge(bias), dataset).report.dimensions["empathy"].usage.orders
+    inconsistent, first = found.inconsistent, found.first_preferred
+    assert inconsistent.n == 45 * 4
+    assert inconsistent.value == pytest.approx(bias, abs=0.1)
+    assert first.value == pytest.approx((1 + bias) / 2, abs=0.05)
+    assert inconsistent.low <= bias <= inconsistent.high
+    assert first.low <= (1 + bias) / 2 <= first.high
+    assert (first.low > 0.5) == (bias > 0)
 
 
 def test_ties_in_one_order_alone_are_inconsistent():
     verdicts = np.array([[1, -1], [-0.2, 0.6], [0, 0], [0, 1], [1, 1 / 3], [-1, -1]])
     found = orders(verdicts, Resamples.draw([f"g{number}" for number in range(6)], 50, 0))
-    assert found["inconsistent"].value == pytest.approx(3 / 6)
-    assert found["first_preferred"].value == pytest.approx(0.5 + verdicts.sum() / 24)
+    assert found.inconsistent.value == pytest.approx(3 / 6)
+    assert found.first_preferred.value == pytest.approx(0.5 + verdicts.sum() / 24)
 
 
 # ---------------------------------------------------------------- length
@@ -199,16 +198,16 @@ def test_a_judge_that_takes_long_for_good(make_dataset):
     judge = long_is_good(0.05)
     found = evaluate(judge, dataset)
     report, items = found.report, found.items
-    found = report["dimensions"]["empathy"]["length"]["seconds"]
+    found = report.dimensions["empathy"].length.seconds
     seconds = [probe(pair.response).seconds for pair in dataset.subset("test").pairs]
     for side, column in (("judge", "score"), ("human", "human_mean")):
-        assert found[side]["value"] == pytest.approx(spearmanr(items[column], seconds)[0])
-    assert found["difference"]["value"] == pytest.approx(found["judge"]["value"] - found["human"]["value"])
-    assert 0.3 < found["difference"]["low"] < found["difference"]["value"] < found["difference"]["high"]
-    words = report["dimensions"]["empathy"]["length"]["words"]
-    assert words["judge"]["reason"] == "all responses are equally long"
-    assert report["asking"] is None
-    assert report["effort"]["measured"] == "wall_clock"
+        assert getattr(found, side).value == pytest.approx(spearmanr(items[column], seconds)[0])
+    assert found.difference.value == pytest.approx(found.judge.value - found.human.value)
+    assert 0.3 < found.difference.low < found.difference.value < found.difference.high
+    words = report.dimensions["empathy"].length.words
+    assert words.judge.reason == "all responses are equally long"
+    assert report.prompting is None
+    assert report.runtime.measured == "wall_clock"
 
 
 def test_people_who_like_length_too_are_no_bias(make_dataset):
@@ -216,8 +215,8 @@ def test_people_who_like_length_too_are_no_bias(make_dataset):
     lengths = {pair.pair_id: probe(pair.response).seconds for pair in dataset.pairs}
     ratings = dataset.ratings.assign(score=dataset.ratings["pair_id"].map(lengths) * 20)
     found = evaluate(long_is_good(0.0), replace(dataset, ratings=ratings)).report
-    difference = found["dimensions"]["empathy"]["length"]["seconds"]["difference"]
-    assert (difference["low"], difference["value"], difference["high"]) == pytest.approx((0, 0, 0), abs=1e-9)
+    difference = found.dimensions["empathy"].length.seconds.difference
+    assert (difference.low, difference.value, difference.high) == pytest.approx((0, 0, 0), abs=1e-9)
 
 
 def test_each_distinct_clip_is_opened_once(tmp_path, monkeypatch):
@@ -241,7 +240,7 @@ def test_each_distinct_clip_is_opened_once(tmp_path, monkeypatch):
 def test_a_report_of_an_asked_judge_follows_its_schema(six):
     for judge in (asked_judge(ANSWERS), comparing_judge(0.5), long_is_good(0.1)):
         report = evaluate(judge, six).report
-        assert undocumented(json.loads(json.dumps(report, allow_nan=False))) == set()
+        assert Report.model_validate_json(json.dumps(report.as_json(), allow_nan=False)) == report
 
 
 # ---------------------------------------------------------------- what is shown
@@ -257,7 +256,7 @@ def test_a_comparison_shows_what_asking_took(make_dataset, make_tone_judge, tmp_
         [asked_judge(ANSWERED), comparing_judge(1.0), make_tone_judge(0.4)], dataset, probes=(), resamples=50
     )
     asked, comparing, tone = prompted_rows(found.reports)
-    icc = found.reports[0]["dimensions"]["empathy"]["asked"]["repeats"]["icc"]["value"]
+    icc = found.reports[0].dimensions["empathy"].usage.repeats.icc.value
     assert asked[5].startswith(f"{icc:.2f} [")
     assert asked == ["asked", "empathy", "30.00", "6", "0 %", asked[5], "—", "—"]
     assert comparing[5:] == ["—", "100 % [81, 100]", "100 % [81, 100]"]  # all comparisons in 18 groups
@@ -272,8 +271,8 @@ def test_a_comparison_shows_what_asking_took(make_dataset, make_tone_judge, tmp_
     assert ">30.00<" in page
     table = (tmp_path / "comparison.md").read_text(encoding="utf-8")
     assert f"| asked | empathy | 30.00 | 6 | 0 % | {asked[5]} | — | — |" in table
-    numbers = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
-    assert [report["asking"] is None for report in numbers["reports"]] == [False, False, True]
+    numbers = read_report(tmp_path / "comparison.json", ComparisonReport)
+    assert [report.prompting is None for report in numbers.reports] == [False, False, True]
 
 
 def test_a_comparison_tells_why_questions_failed(make_dataset, make_tone_judge, tmp_path):
@@ -309,7 +308,7 @@ def test_a_report_tells_how_the_judge_was_asked(six, tmp_path):
     assert "Cost: $0.17 in all, $28.33 per 1,000 pairs." in page
     assert "The model changed while it was asked: m-1 (5 pairs)" in table
     statistics = (tmp_path / "results.csv").read_text(encoding="utf-8")
-    assert "asked,empathy,,,asked.repeats.within_sd,0.70" in statistics
+    assert "asked,empathy,,,usage.repeats.within_sd,0.70" in statistics
 
 
 @pytest.mark.parametrize(("sign", "more"), [(1, "higher"), (-1, "lower")])
@@ -318,14 +317,14 @@ def test_length_bias_is_said_where_it_is_certain(make_dataset, sign, more):
 
     def reported(noise: float) -> Any:
         judge = long_is_good(noise, sign=sign)
-        return evaluate(judge, dataset).report["dimensions"]["empathy"]
+        return evaluate(judge, dataset).report.dimensions["empathy"]
 
     own = reported(0.02)
-    (sentence,) = sentences("length", length=own["length"])
-    found = own["length"]["seconds"]
+    (sentence,) = sentences("length", length=own.length)
+    found = own.length.seconds
     assert f"scores long responses {more} than people do: with the duration of the response its" in sentence
-    assert f"Spearman is {found['judge']['value']:+.2f}".replace("-", "−") in sentence
-    assert sentences("length", length=reported(2.0)["length"]) == []
+    assert f"Spearman is {found.judge.value:+.2f}".replace("-", "−") in sentence
+    assert sentences("length", length=reported(2.0).length) == []
 
 
 def test_amounts_and_times():

@@ -14,19 +14,21 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.eval.judges.trained import TrainedJudge
+from empathy_judge.eval.report.base import read_report
+from empathy_judge.eval.report.dataset import ComparisonReport, Report
 
 from .conftest import HOSTILE
 
 
-def figures(report: dict) -> dict:
+def figures(report: Report) -> Report:
     """Without what a clock, a machine or the caller says."""
-    return {name: own for name, own in report.items() if name not in ("effort", "command", "versions")}
+    return report.model_copy(update={"runtime": None, "command": "", "versions": {}})
 
 
 def test_a_judge_is_a_folder_a_scorer_or_an_object(trained_run, dataset_folder, tmp_path, capsys):
     words = ["--data", str(dataset_folder), "--probes", "response_only", "--resamples", "20"]
     assert main(["evaluate", str(trained_run), *words, "--out", str(tmp_path / "report")]) == 0
-    expected = figures(json.loads((tmp_path / "report" / "agreement.json").read_text()))
+    expected = figures(read_report(tmp_path / "report" / "agreement.json", Report))
     dataset = PairDataset.load(dataset_folder)
     scorer = Scorer.from_pretrained(trained_run)
     found = [
@@ -60,13 +62,13 @@ def test_judges_by_name_as_the_command_takes_them(dataset_folder, tmp_path, caps
     assert main(["compare", *names, *words, "--out", str(tmp_path / "out")]) == 0
     found = compare(names, dataset_folder, probes=(), resamples=20)
     assert "judges are compared with the other raters" in capsys.readouterr().err
-    assert found.reports[0]["provenance"]["raters_left_out"] == [raters[0]]
-    stored = json.loads((tmp_path / "out" / "comparison.json").read_text())
-    assert [*map(figures, stored["reports"])] == [*map(figures, found.reports)]
-    assert stored["rankings"] == found.rankings
+    assert found.reports[0].provenance["raters_left_out"] == [raters[0]]
+    stored = read_report(tmp_path / "out" / "comparison.json", ComparisonReport)
+    assert [*map(figures, stored.reports)] == [*map(figures, found.reports)]
+    assert stored.rankings == found.rankings
     found.save(tmp_path / "saved")
     assert (tmp_path / "saved" / "results.csv").read_text() == (tmp_path / "out" / "results.csv").read_text()
-    assert found._repr_html_().count("<tr>") == sum(len(report["dimensions"]) for report in found.reports)
+    assert found._repr_html_().count("<tr>") == sum(len(report.dimensions) for report in found.reports)
 
 
 def test_a_notebook_shows_people_beside_the_judge(make_tone_judge, make_dataset):
@@ -74,16 +76,16 @@ def test_a_notebook_shows_people_beside_the_judge(make_tone_judge, make_dataset)
     judge.name = HOSTILE
     found = evaluate(judge, make_dataset(noise=0.4), probes=(), resamples=50)
     shown = found._repr_html_()
-    (own,) = found.report["dimensions"].values()
-    ceiling, rater = own["ceiling"]["panel_mean"]["value"], own["ceiling"]["spearman"]["value"]
+    (own,) = found.report.dimensions.values()
+    ceiling, rater = own.ceiling.panel_mean.value, own.ceiling.spearman.value
     for text in (
-        f"{own['spearman']['value']:.2f} [",
+        f"{own.spearman.value:.2f} [",
         f"{ceiling:.2f}",
         f"{rater:.2f} [",
         "split test (synthetic ratings)",
     ):
         assert text in shown
-    assert own["verdict"]["text"] in shown.replace("&#x27;", "'")  # whole
+    assert own.verdict.text in shown.replace("&#x27;", "'")  # whole
     assert "<script>" not in shown
     assert HOSTILE in repr(found)
 
@@ -93,14 +95,14 @@ def test_pairs_heard_in_windows_are_counted(trained_run, dataset_folder, make_to
     long = dataclasses.replace(dataset.subset("test").pairs[0], response=Clip(make_tone(25, 150, 0.3), 16_000))
     pairs = tuple(long if pair.pair_id == long.pair_id else pair for pair in dataset.pairs)
     found = evaluate(trained_run, dataclasses.replace(dataset, pairs=pairs), probes=(), resamples=0)
-    assert found.report["in_windows"] == 1
+    assert found.report.in_windows == 1
     assert set(found.items.set_index("pair_id").loc[[long.pair_id], "windows"]) == {3}
     with_one_refused = evaluate(
         trained_run, dataclasses.replace(dataset, pairs=pairs), probes=(), resamples=0, windows=False
     )
-    (own, *_) = with_one_refused.report["dimensions"].values()
-    assert own["n_items"] == found.report["dimensions"][next(iter(found.report["dimensions"]))]["n_items"] - 1
-    assert with_one_refused.report["in_windows"] == 0
+    (own, *_) = with_one_refused.report.dimensions.values()
+    assert own.n_items == found.report.dimensions[next(iter(found.report.dimensions))].n_items - 1
+    assert with_one_refused.report.in_windows == 0
 
 
 def test_what_is_no_judge_is_refused(dataset_folder):
@@ -131,7 +133,7 @@ def test_a_signature_says_what_figures_depend_on(dataset_folder, tmp_path, capsy
 
     def measured(**changed) -> str:
         chosen = {"split": "validation", "probes": (), "resamples": 20, "seed": 3, **changed}
-        return evaluate("constant", dataset_folder, **chosen).report["signature"]
+        return evaluate("constant", dataset_folder, **chosen).report.signature
 
     assert measured() == signature
     others = [measured(seed=4), measured(resamples=10), measured(split="test"), measured(cluster="system_id")]

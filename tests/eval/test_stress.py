@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
@@ -15,8 +14,11 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import Clip, load_clip
 from empathy_judge.data_modules.errors import AudioError, DataError, UserError
 from empathy_judge.data_modules.schema import Pair, Turn
+from empathy_judge.eval.other_views import stress_views
+from empathy_judge.eval.report.base import read_report
+from empathy_judge.eval.report.others import StressReport
 from empathy_judge.eval.results import COLUMNS
-from empathy_judge.eval.stress import ADVERSARIAL_SNR, CHECKS, adversarial, stress, stress_views
+from empathy_judge.eval.stress import ADVERSARIAL_SNR, CHECKS, adversarial, stress
 from empathy_judge.models.assessment import Assessment, Caution, Scale, Score
 
 RATE = 16_000
@@ -103,28 +105,28 @@ def test_a_judge_that_follows_length_is_found_out(scorer, dataset_folder):
         again = stress(scorer, data, split=None, checks=names, resamples=200)
         few = stress(scorer, data, split=None, checks=["twice"], pairs=5, resamples=20)
     assert found == again
-    own = found["dimensions"]["empathy"]
+    own = found.dimensions["empathy"]
     seconds = np.array([load_clip(one.response).seconds for one in data.pairs])
     for name in ("silence", "twice"):
-        assert own[name]["gain"]["value"] == pytest.approx(2 * seconds.mean(), abs=1e-3)
-        assert own[name]["gain"]["low"] > 0.25
-        assert own[name]["raised"]["value"] == pytest.approx((2 * seconds > 1).mean())
-    assert {name: one["verdict"] for name, one in own.items()} == {
+        assert own[name].gain.value == pytest.approx(2 * seconds.mean(), abs=1e-3)
+        assert own[name].gain.low > 0.25
+        assert own[name].raised.value == pytest.approx((2 * seconds > 1).mean())
+    assert {name: one.verdict for name, one in own.items()} == {
         "silence": "rises", "twice": "rises", "louder": "holds", "copy": "holds"
     }  # fmt: skip
-    assert {one["verdict"] for one in found["dimensions"]["warmth"].values()} == {"holds"}
-    never, groups = found["dimensions"]["warmth"]["twice"]["raised"], len({one.group_id for one in data.pairs})
-    assert (never["low"], never["high"]) == (0.0, pytest.approx(1 - 0.025 ** (1 / groups)))
-    assert (found["unit"], found["n_pairs"], found["raised"]) == (
+    assert {one.verdict for one in found.dimensions["warmth"].values()} == {"holds"}
+    never, groups = found.dimensions["warmth"]["twice"].raised, len({one.group_id for one in data.pairs})
+    assert (never.low, never.high) == (0.0, pytest.approx(1 - 0.025 ** (1 / groups)))
+    assert (found.unit, found.n_pairs, found.raised) == (
         "standard error",
         len(data.pairs),
-        ["silence", "twice"],
+        ("silence", "twice"),
     )
-    assert found["text"] == ("2 of 4 changes raise the score and should not: silence, twice. A policy would find them.")
-    assert few["n_pairs"] == 5
+    assert found.text == ("2 of 4 changes raise the score and should not: silence, twice. A policy would find them.")
+    assert few.n_pairs == 5
     tables = list(stress_views(found))
-    assert tables[-1] == found["signature"]
-    assert tables[-2] == found["text"]
+    assert tables[-1] == found.signature
+    assert tables[-2] == found.text
 
 
 def test_what_a_reward_catches_is_no_gain(scorer, dataset_folder):
@@ -136,10 +138,10 @@ def test_what_a_reward_catches_is_no_gain(scorer, dataset_folder):
         mock.patch.dict(CHECKS, hum=silent),
     ):
         found = stress(scorer, data, split=None, checks=["hum"], resamples=20)
-    own = found["dimensions"]["empathy"]["hum"]
-    assert (own["caught"], own["verdict"], own["gain"]["value"], own["failed"]) == (1.0, "caught", None, 0)
-    assert (found["unit"], found["raised"]) == ("standard deviation", [])
-    assert found["text"] == "0 of 1 changes raise the score and should not."
+    own = found.dimensions["empathy"]["hum"]
+    assert (own.caught, own.verdict, own.gain.value, own.failed) == (1.0, "caught", None, 0)
+    assert (found.unit, found.raised) == ("standard deviation", ())
+    assert found.text == "0 of 1 changes raise the score and should not."
 
 
 def test_pairs_that_get_no_reward_as_they_are_prove_nothing(scorer, dataset_folder):
@@ -169,10 +171,10 @@ def test_pairs_without_a_reward_as_they_are_are_left_out_and_named(scorer, datas
 
     with mock.patch.object(scorer, "assess_pairs", side_effect=assess):
         found = stress(scorer, data, split=None, checks=["twice"], resamples=20)
-    own = found["dimensions"]["empathy"]["twice"]
-    assert (own["caught"], own["gain"]["n"], own["failed"]) == (0.0, len(rest), 0)
-    assert found["n_pairs"] == len(rest)
-    assert found["left_out"] == {first: "turns of context: 1", second: "gone"}
+    own = found.dimensions["empathy"]["twice"]
+    assert (own.caught, own.gain.n, own.failed) == (0.0, len(rest), 0)
+    assert found.n_pairs == len(rest)
+    assert found.left_out == {first: "turns of context: 1", second: "gone"}
     said = f"2 pairs left out, without a reward as recorded: {first!r}, {second!r} (first: turns of context: 1)"
     assert list(stress_views(found))[-3] == said
 
@@ -191,17 +193,17 @@ def test_what_is_not_possible_is_said(scorer, dataset_folder):
         mock.patch("empathy_judge.eval.stress.Whisper", str),
     ):
         found = stress(scorer, data, checks=["adversarial"], resamples=20)
-    own = found["dimensions"]["warmth"]["adversarial"]
-    assert own["verdict"] == "not possible"
-    assert own["reason"] == "the spectrograms of this backbone cannot be differentiated here"
+    own = found.dimensions["warmth"]["adversarial"]
+    assert own.verdict == "not possible"
+    assert own.reason == "the spectrograms of this backbone cannot be differentiated here"
 
 
 def test_the_command_writes_a_table_and_fails_where_a_score_rises(judge_folder, dataset_folder, tmp_path, capsys):
     words = ["stress", str(judge_folder), "--data", str(dataset_folder), "--device", "cpu", "--resamples", "50"]
     code = main([*words, "--checks", "twice", "adversarial", "--out", str(tmp_path / "out"), "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert code == (1 if found["raised"] else 0)
-    assert json.loads((tmp_path / "out" / "stress.json").read_text(encoding="utf-8")) == found
+    found = StressReport.model_validate_json(capsys.readouterr().out)
+    assert code == (1 if found.raised else 0)
+    assert read_report(tmp_path / "out" / "stress.json", StressReport) == found
     table = pd.read_csv(tmp_path / "out" / "results.csv")
     assert list(table.columns) == list(COLUMNS)
     assert set(table["check"]) == {"twice", "adversarial"}
@@ -209,4 +211,4 @@ def test_the_command_writes_a_table_and_fails_where_a_score_rises(judge_folder, 
     assert main([*words, "--checks", "louder", "--split", "all"]) in (0, 1)
     shown = capsys.readouterr().out
     assert "6 dB louder" in shown
-    assert found["signature"].split("|")[0] in shown
+    assert found.signature.split("|")[0] in shown

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,23 +11,25 @@ from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.frame import read_frame
 from empathy_judge.eval.judge_report import verdict
 from empathy_judge.eval.rendering import sentences
+from empathy_judge.eval.report.others import TableDimension
+from empathy_judge.eval.statistics.agreement import Statistic
+from empathy_judge.eval.statistics.like_for_like import LikeForLike, Verdict
 
 from .conftest import long_table
 
 N, PER_GROUP = 300, 3
-NONE = {"value": None, "low": None, "high": None, "n": 9, "dropped": 0, "undefined_resamples": 0, "reason": "too few"}
+NONE = Statistic(None, n=9, reason="too few")
 
-NEAR_0 = NONE | {"value": 0.3, "low": -0.1, "high": 0.6, "reason": None}
+NEAR_0 = Statistic(0.3, -0.1, 0.6, n=9)
 
 
-def beside(verdict: str) -> dict[str, Any]:
-    some = NONE | {"value": 0.1, "reason": None}
-    n = {"n_items": 1, "n_raters": 2, "n_groups": 1}
-    return {"judge": some, "rater": some, "difference": some, "verdict": verdict, **n}
+def beside(verdict: Verdict) -> LikeForLike:
+    some = Statistic(0.1, n=9)
+    return LikeForLike(some, some, some, some, some, None, verdict, 1, 2, 1, {})
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory) -> dict[str, Any]:
+def table(tmp_path_factory) -> TableDimension:
     """Six people of equal noise, and judges from nothing to everything, measured as a user would."""
     rng = np.random.default_rng(0)
     truth = rng.normal(3, 1, N)
@@ -41,7 +43,7 @@ def table(tmp_path_factory) -> dict[str, Any]:
     path: Path = tmp_path_factory.mktemp("verdict") / "scores.csv"
     long_table(people | judges, "warmth", group=np.arange(N) // PER_GROUP).to_csv(path, index=False)
     found = measure_agreement(read_frame(path, {}), list(judges), resamples=500)
-    return found["dimensions"][0]
+    return found.dimensions[0]
 
 
 @pytest.mark.parametrize(
@@ -59,21 +61,21 @@ def table(tmp_path_factory) -> dict[str, Any]:
     ],
 )
 def test_known_judges(table, judge, kind, words):
-    found = table["judges"][judge]["verdict"]
-    assert found["kind"] == kind, found
-    assert words in found["text"]
-    assert (found["tone"] == "good") == (kind == "better_than_one_rater")
+    found = table.judges[judge].verdict
+    assert found.kind == kind, found
+    assert words in found.text
+    assert (found.tone == "good") == (kind == "better_than_one_rater")
 
 
 def test_ranking_of_known_judges(table):
-    ranked = [(own["judge"], own["cluster"]) for own in table["ranking"]["judges"]]
+    ranked = [(own.judge, own.cluster) for own in table.ranking.judges]
     assert ranked[:4] == [("perfect", 1), ("truth", 2), ("good", 3), ("another person", 4)]
     assert [name for name, _ in ranked[4:7]] == ["deaf", "random", "backwards"]
-    assert {own["judge"]: own["reason"] for own in table["ranking"]["judges"] if own["cluster"] is None} == {
+    assert {own.judge: own.reason for own in table.ranking.judges if own.cluster is None} == {
         "constant": "the judge scores are constant",
         "nan": f"0 items, {N} dropped as NaN",
     }
-    effective = {name: own["like_for_like"]["effective_raters"]["value"] for name, own in table["judges"].items()}
+    effective = {name: own.like_for_like.effective_raters.value for name, own in table.judges.items()}
     assert effective["another person"] == pytest.approx(1, abs=0.4)
     assert effective["good"] == pytest.approx(1 / 0.4**2, abs=2)
     assert effective["backwards"] == 0
@@ -90,18 +92,19 @@ def test_ranking_of_known_judges(table):
     ],
 )
 def test_what_cannot_be_told(table, changes, kind):
-    own = {**table["judges"]["good"], **changes}
-    found = verdict(own)
-    assert (found["kind"], found["tone"]) == (kind, "none")
-    assert "like_for_like" not in changes or "(1 item, 2 raters, 1 group)" in found["text"]
+    own = table.judges["good"]
+    correlation, compared = changes.get("spearman", own.spearman), changes.get("like_for_like", own.like_for_like)
+    found = verdict(own.n_items, own.judge, correlation, own.share_of_panel_ceiling, compared)
+    assert (found.kind, found.tone) == (kind, "none")
+    assert "like_for_like" not in changes or "(1 item, 2 raters, 1 group)" in found.text
 
 
 def test_few_raters_are_named_where_there_is_an_interval(table):
-    own = table["judges"]["good"]["like_for_like"]
+    own = table.judges["good"].like_for_like
     assert sentences("few_raters", found=own) == []
-    few = sentences("few_raters", found={**own, "n_raters": 3})
+    few = sentences("few_raters", found=replace(own, n_raters=3))
     assert few == ["3 raters: the interval beside one rater holds for these, less surely for others."]
-    assert sentences("few_raters", found={**own, "n_raters": 3, "difference": NONE}) == []
+    assert sentences("few_raters", found=replace(own, n_raters=3, difference=NONE)) == []
 
 
 def test_a_narrow_spread_is_not_said_to_lie_in_the_middle():

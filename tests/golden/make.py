@@ -139,7 +139,7 @@ def answers(folder: Path) -> Any:
     return found
 
 
-_VOLATILE = {"effort", "versions", "command", "created", "request_id", "seconds_taken", "version", "date"}
+_VOLATILE = {"runtime", "versions", "command", "created", "request_id", "seconds_taken", "version", "date"}
 """Keys whose values differ from run to run or from machine to machine."""
 
 

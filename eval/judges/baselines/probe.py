@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from ....models.probe import ClipReader, Probe, Rated, compare_as, head_at, shuf
 from ....models.scoring import Predictor, choose_device
 from ....models.settings import HeadInputSettings, JudgeSettings
 from ...judge_names import PROBE
-from ...statistics.agreement import as_report
+from ...report.others import LearningPoint
 from ...statistics.bootstrap import Resamples, difference, spearmans, with_interval
 from ..trained import Placing, TrainedJudge
 
@@ -81,7 +81,7 @@ def _frozen(spec: str, settings: JudgeSettings, dataset: PairDataset, device: st
     return judge.to(choose_device(device)).eval().requires_grad_(False)
 
 
-def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int) -> list[dict[str, Any]]:
+def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int) -> tuple[LearningPoint, ...]:
     """Cross-validated agreement of a probe by the number of pairs that it is fitted to.
 
     The backbone reads every pair once. For each of `_SHARES`, this share of the training groups of each of `FOLDS`
@@ -94,9 +94,8 @@ def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int
         seed: Seed of folds, draws and resamples.
 
     Returns:
-        For each dimension and share: ``dimension``, ``pairs`` (the most in a fold), ``spearman`` (mean over the
-        repeats), and ``behind``: Spearman with all pairs minus this one (null for all pairs). Of shares that come to
-        as many pairs, the largest alone.
+        For each dimension and share: pairs are the most in a fold, the Spearman is the mean over the repeats. Of shares
+        that come to as many pairs, the largest alone.
 
     Raises:
         UserError: If there is no such judge or backbone.
@@ -150,8 +149,8 @@ def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int
         largest = max(fitted)
         for size, spearman in fitted.items():
             behind = None if size == largest else difference(fitted[largest], spearman, seen)
-            entries.append({"dimension": name, "pairs": size, **as_report({"spearman": spearman, "behind": behind})})
-    return entries
+            entries.append(LearningPoint(dimension=name, pairs=size, spearman=spearman, behind=behind))
+    return tuple(entries)
 
 
 def _fit(spec: str, judge: EmpathyJudge, dataset: PairDataset, seed: int, reader: ClipReader) -> dict[str, object]:

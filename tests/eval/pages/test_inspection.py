@@ -17,7 +17,8 @@ from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset
 from empathy_judge.data_modules.writing import write_dataset, write_splits
 from empathy_judge.eval import rendering
-from empathy_judge.eval.inspection import inspection_facts, inspection_tables, most_disputed, rating_bins
+from empathy_judge.eval.inspection import inspection_facts, most_disputed, rating_bins
+from empathy_judge.eval.other_views import inspection_tables
 from empathy_judge.eval.pages import charts
 from empathy_judge.eval.pages.inspection import write_inspection_page
 
@@ -106,11 +107,11 @@ def test_the_most_disputed_items_in_their_order():
     )  # fmt: skip
     found = most_disputed(ratings)
     # mild (2 raters) has sqrt(1/2), three has 1, the tied ones sqrt(4/3), wide sqrt(8)
-    assert [item["pair_id"] for item in found] == ["wide", "tied_a", "tied_b", "three", "mild"]
-    assert [item["spread"] for item in found] == pytest.approx([8**0.5, (4 / 3) ** 0.5, (4 / 3) ** 0.5, 1, 0.5**0.5])
-    assert found[1]["ratings"] == [["r1", 2.0], ["r3", 2.0], ["r0", 4.0], ["r2", 4.0]]
+    assert [item.pair_id for item in found] == ["wide", "tied_a", "tied_b", "three", "mild"]
+    assert [item.spread for item in found] == pytest.approx([8**0.5, (4 / 3) ** 0.5, (4 / 3) ** 0.5, 1, 0.5**0.5])
+    assert found[1].ratings == (("r1", 2.0), ("r3", 2.0), ("r0", 4.0), ("r2", 4.0))
     equal = most_disputed(ratings_of(a=[2, 3, 4], b=[2, 2, 3, 4, 4], c=[1, 2, 3]))  # all have exactly 1: more raters
-    assert [(item["pair_id"], item["spread"]) for item in equal] == [("b", 1.0), ("a", 1.0), ("c", 1.0)]
+    assert [(item.pair_id, item.spread) for item in equal] == [("b", 1.0), ("a", 1.0), ("c", 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -144,19 +145,19 @@ def test_facts_of_ratings_and_preferences(tmp_path):
     write_dataset(tmp_path / "data", card, pd.DataFrame(pair_rows(), dtype=object), ratings, preferences)
     (tmp_path / "data" / "skipped.csv").write_text('where,reason\n"a.csv, row 3","cut off, ""badly"""\n')
     facts = inspection_facts(PairDataset.load(tmp_path / "data"))
-    own = facts["ratings"]["empathy"]
-    assert own["pairs_by_raters"] == {0: 1, 3: 1, 4: 28}
+    own = facts.ratings["empathy"]
+    assert own.pairs_by_raters == {0: 1, 3: 1, 4: 28}
     expected = [int((ratings["score"] == step).sum()) for step in (1, 2, 3, 4, 5)]
-    assert own["scores"]["counts"] == expected
-    assert np.sum(list(own["scores_by_rater"].values()), axis=0).tolist() == expected
-    assert sum(own["scores_by_rater"]["rater-0"]) == 28
-    assert [rater["n_ratings"] for rater in own["raters"]] == [28, 29, 29, 29]
-    assert facts["preferences"]["empathy"] == {
+    assert [*own.scores.counts] == expected
+    assert np.sum(list(own.scores_by_rater.values()), axis=0).tolist() == expected
+    assert sum(own.scores_by_rater["rater-0"]) == 28
+    assert [rater.n_ratings for rater in own.raters] == [28, 29, 29, 29]
+    assert facts.preferences["empathy"].as_json() == {
         "comparisons": 7, "raters": 3, "ties": 2, "couples": 4, "shared_couples": 3, "unanimous_couples": 2,
         "disputed": [{"pair_ids": ["pair-00", "pair-01"], "votes": [1, 0, 1]}],
     }  # fmt: skip
-    assert facts["skipped"] == [{"where": "a.csv, row 3", "reason": 'cut off, "badly"'}]
-    assert json.loads(json.dumps(facts, allow_nan=False))["ratings"]["empathy"]["pairs_by_raters"]["0"] == 1
+    assert [*facts.skipped] == [{"where": "a.csv, row 3", "reason": 'cut off, "badly"'}]
+    assert json.loads(json.dumps(facts.as_json(), allow_nan=False))["ratings"]["empathy"]["pairs_by_raters"]["0"] == 1
 
 
 def test_tables_for_the_terminal(inspected, tmp_path):
@@ -177,19 +178,19 @@ def test_tables_for_the_terminal(inspected, tmp_path):
     text = printed_at(150, inspection_tables(found, facts))
     lines = [[cell.strip() for cell in line.strip("│┃ ").split("│")] for line in text.splitlines()]
     cells = {own[0]: own[1:] for own in lines}
-    panel, rater = facts["reliability"]["empathy"], facts["ratings"]["empathy"]["raters"][0]
+    panel, rater = facts.reliability["empathy"], facts.ratings["empathy"].raters[0]
     assert "tones (human ratings)" in text
     assert cells["pairs"] == ["30", "20", "10"]
-    assert cells["leave-one-out human agreement (Spearman)"] == [rendering.ranged(panel["spearman"])]
-    assert cells["noise ceiling of the panel mean"] == [rendering.ranged(panel["panel_mean"])]
+    assert cells["leave-one-out human agreement (Spearman)"] == [rendering.ranged(panel.spearman)]
+    assert cells["noise ceiling of the panel mean"] == [rendering.ranged(panel.panel_mean)]
     assert cells["raters per pair"] == ["30 to 30, median 30"]
     seconds = found.seconds["response"]
     assert cells["response"][1:3] == [f"{seconds.minimum:.2f}", f"{seconds.median:.2f}"]
     assert (cells["ties"], cells["unanimous couples"]) == (["1"], ["0"])
-    mean, spread = (rendering.number(rater[name]) for name in ("mean", "spread"))
-    severity, agreement = rendering.signed(rater["severity"]["value"]), rendering.ranged(rater["agreement"])
-    assert cells["[b]odd"] == ["29", mean, severity, spread, agreement, rendering.percent(rater["scale_share"])]
-    assert cells["constant"] == ["[b]odd", rater["flags"][0]["evidence"]]
+    mean, spread = (rendering.number(own) for own in (rater.mean, rater.spread))
+    severity, agreement = rendering.signed(rater.severity.value), rendering.ranged(rater.agreement)
+    assert cells["[b]odd"] == ["29", mean, severity, spread, agreement, rendering.percent(rater.scale_share)]
+    assert cells["constant"] == ["[b]odd", rater.flags[0].evidence]
     assert "rater-9" not in text
     assert "and 5 more (--json lists all)" in " ".join(text.split())
     assert ["silent", "pair-00, response"] in [own[:2] for own in lines]
@@ -215,22 +216,23 @@ def test_the_numbers_on_the_page_are_those_computed(inspected, tmp_path):
     page = inspected(splits=["train"] * 20 + ["test"] * 10)
     dataset = PairDataset.load(tmp_path / "data")
     facts = inspection_facts(dataset)
-    panel = facts["reliability"]["empathy"]
+    panel = facts.reliability["empathy"]
     for key in ("spearman", "panel_mean", "panel_reliability", "krippendorff_alpha"):
         value, low, high = (
-            f"{panel[key][part]:.2f}".replace("-", "\N{MINUS SIGN}") for part in ("value", "low", "high")
+            f"{getattr(getattr(panel, key), part):.2f}".replace("-", "\N{MINUS SIGN}")
+            for part in ("value", "low", "high")
         )
         assert re.search(rf"{value} [^.]*? {low} to {high}", page.text), key
     assert "4 raters gave 120 ratings to 30 pairs, 4 each." in page.text
-    assert f"a Spearman correlation of {panel['spearman']['value']:.2f} (95 % interval" in page.text
-    assert f"can expect no more than {panel['panel_mean']['value']:.2f}" in page.text
+    assert f"a Spearman correlation of {panel.spearman.value:.2f} (95 % interval" in page.text
+    assert f"can expect no more than {panel.panel_mean.value:.2f}" in page.text
     assert "Every pair has 4 raters." in page.text
     assert "train 20 6 2 0 0 4 80 20" in page.text
     assert dataset.card.content_hash in page.text
     assert dataset.split_hash() in page.text
-    for rater in facts["ratings"]["empathy"]["raters"]:
-        severity = f"{rater['severity']['value']:.2f}".replace("-", "\N{MINUS SIGN}")
-        assert f"{rater['rater_id']} 30 {rater['mean']:.2f} {severity}" in page.text
+    for rater in facts.ratings["empathy"].raters:
+        severity = f"{rater.severity.value:.2f}".replace("-", "\N{MINUS SIGN}")
+        assert f"{rater.rater_id} 30 {rater.mean:.2f} {severity}" in page.text
     shares = dataset.ratings["score"].value_counts(normalize=True)
     alt = next(
         svg["aria-label"] for svg in page.all("svg") if svg.get("aria-label", "").startswith("Ratings of empathy. ")

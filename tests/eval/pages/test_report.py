@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,7 +24,9 @@ from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.listening import check_view
 from empathy_judge.eval.pages import charts
 from empathy_judge.eval.pages.report import render_comparison, render_page
-from empathy_judge.eval.results import COLUMNS, Report
+from empathy_judge.eval.report.base import read_report
+from empathy_judge.eval.report.dataset import ComparisonReport, Report
+from empathy_judge.eval.results import COLUMNS
 from empathy_judge.eval.views import comparison_views, evaluation_views, listening
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -43,7 +44,7 @@ def test_the_files_hold_the_report_the_items_and_the_page(evaluation, tmp_path):
     assert sorted(path.name for path in out.iterdir()) == [
         ".empathy-judge", "agreement.json", "agreement.md", "index.html", "items.csv", "results.csv",
     ]  # fmt: skip
-    assert json.loads((out / "agreement.json").read_text(encoding="utf-8")) == evaluation.report
+    assert read_report(out / "agreement.json", Report) == evaluation.report
     items = pd.read_csv(out / "items.csv")
     assert len(items) == 60
     np.testing.assert_array_equal(items["score"], evaluation.items["score"])
@@ -55,8 +56,8 @@ def test_the_files_hold_the_report_the_items_and_the_page(evaluation, tmp_path):
 def test_the_hashes_of_a_signature_are_told_from_those_that_they_are_of(evaluation, tmp_path):
     evaluation.save(tmp_path)
     report = evaluation.report
-    for name, whole in (("data:tones", report["dataset"]["content_hash"]), ("split:test", report["split_hash"])):
-        assert f"{name}@{hashlib.sha256(whole.encode()).hexdigest()[:8]}|" in report["signature"]
+    for name, whole in (("data:tones", report.dataset.content_hash), ("split:test", report.split_hash)):
+        assert f"{name}@{hashlib.sha256(whole.encode()).hexdigest()[:8]}|" in report.signature
     page = Page((tmp_path / "index.html").read_text(encoding="utf-8")).text
     assert "the signature has hashes of those of data and split below: other digits for the same" in page
     told = "(the signature has hashes of these, with other digits)"
@@ -64,7 +65,7 @@ def test_the_hashes_of_a_signature_are_told_from_those_that_they_are_of(evaluati
 
 
 def test_a_report_with_nan_is_refused_before_anything_is_written(evaluation, tmp_path):
-    evaluation.report["provenance"]["loss"] = float("nan")
+    evaluation.report.provenance["loss"] = float("nan")
     with pytest.raises(ValueError, match="JSON compliant"):
         evaluation.save(tmp_path / "report")
     assert list(tmp_path.iterdir()) == []
@@ -72,13 +73,13 @@ def test_a_report_with_nan_is_refused_before_anything_is_written(evaluation, tmp
 
 def test_the_page_says_what_the_numbers_are(evaluation):
     start = {"empathy": {"probe": 0.5, "added": -0.02, "low": -0.1, "high": 0.04}}
-    evaluation.report["provenance"]["provenance"] = {"start": start}
+    evaluation.report.provenance["provenance"] = {"start": start}
     page = Page(render_page(evaluation.report, evaluation.items, evaluation.dataset))
-    own: Any = evaluation.report["dimensions"]["empathy"]
+    own: Any = evaluation.report.dimensions["empathy"]
     text = page.text
-    value, low, high = (f"{own['spearman'][key]:.2f}" for key in ("value", "low", "high"))
+    value, low, high = (f"{end:.2f}" for end in (own.spearman.value, own.spearman.low, own.spearman.high))
     assert f"with a Spearman correlation of {value} (95 % interval {low} to {high})" in text
-    assert f"{100 * own['share_of_panel_ceiling']['value']:.0f} %" in text
+    assert f"{100 * own.share_of_panel_ceiling.value:.0f} %" in text
     assert "training began at a probe with Spearman 0.500 and added -0.020 (90 % interval -0.100 to +0.040)" in text
     worst = (evaluation.items["score"] - evaluation.items["human_mean"]).abs().idxmax()
     disagreements = text[text.index("Largest disagreements") :]
@@ -111,10 +112,10 @@ def test_labels_of_an_axis_stay_apart(lowest, monkeypatch):
 
 def test_a_check_that_was_not_run_is_not_called_undefined():
     full, constant = statistic(0.5, 0.3, 0.7), statistic(None, None, None)
-    rows = [("Full input", full), ("Both silent", constant), ("Context swapped", constant | {"n": 0})]
+    rows = [("Full input", full), ("Both silent", constant), ("Context swapped", replace(constant, n=0))]
     plot = charts.rows_with_intervals("plot", rows, ("ceiling", 0.8), bars=True)
     assert (plot.count(">undefined<"), plot.count(">not run<")) == (1, 1)
-    no_scores = [(label, constant | {"n": 0}) for label, _ in rows[:1]]
+    no_scores = [(label, replace(constant, n=0)) for label, _ in rows[:1]]
     assert ">undefined<" in charts.rows_with_intervals("plot", no_scores, ("ceiling", 0.8), bars=True)
     assert ">undefined<" in charts.rows_with_intervals("of a slice", no_scores, ("all items", 0.8))
 
@@ -211,7 +212,7 @@ def test_the_verdict_on_a_listening_check(name, left, drop, mark):
     check = check_of(name, left, drop)
     view = check_view(name, check, statistic(0.8, 0.75, 0.85))
     assert view.mark == mark
-    assert f"{left['value']:.2f}" in view.text
+    assert f"{left.value:.2f}" in view.text
     assert "Scores move by 0.50 rating points on average, 62 % of their standard deviation;" in view.text
     assert "95 % of them by no more than 1.20." in view.text
 
@@ -232,9 +233,9 @@ def test_the_terminal_table_is_short_and_plain(make_dataset, make_tone_judge):
     lines = printed_at(90, [next(evaluation_views(found.report))]).splitlines()
     assert len(lines) <= 18
     assert "[bold]judge[/bold] on tones, split test (synthetic ratings)" in lines[0]
-    own = found.report["dimensions"]["warmth"]["spearman"]
+    own = found.report.dimensions["warmth"].spearman
     row = next(line for line in lines if re.match(r"\W*Spearman\b", line))
-    assert f"{own['value']:.2f} [{own['low']:.2f}, {own['high']:.2f}]" in row
+    assert f"{own.value:.2f} [{own.low:.2f}, {own.high:.2f}]" in row
 
 
 def test_the_terminal_says_the_verdict_whether_it_listens_and_which_checks_were_not_possible(
@@ -247,7 +248,7 @@ def test_the_terminal_says_the_verdict_whether_it_listens_and_which_checks_were_
     found = evaluate(make_tone_judge(noise=0.4), alone, split="test", resamples=50, probes=("response_only", "silent"))
     said = [view for view in evaluation_views(found.report) if isinstance(view, str)]
     assert "Not possible, as no pair has a context: response only." in said
-    (verdict,) = (line for line in said if line.startswith(found.report["dimensions"]["empathy"]["verdict"]["text"]))
+    (verdict,) = (line for line in said if line.startswith(found.report.dimensions["empathy"].verdict.text))
     assert verdict.endswith(listening(found.report, "empathy").text)
 
 
@@ -268,27 +269,26 @@ def test_the_files_hold_the_numbers_the_table_and_the_page(comparison, tmp_path)
     comparison.save(tmp_path / "out")
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == [".empathy-judge", "comparison.json", "comparison.md", "index.html", "results.csv"]
-    stored = json.loads((tmp_path / "out" / "comparison.json").read_text(encoding="utf-8"))
-    assert stored == {"reports": comparison.reports, "rankings": comparison.rankings}
+    assert read_report(tmp_path / "out" / "comparison.json", ComparisonReport) == comparison.report
     results = pd.read_csv(tmp_path / "out" / "results.csv")
     assert list(results) == list(comparison.to_frame()) == list(COLUMNS)
     assert len(results) == len(comparison.to_frame())
     own = results.set_index(["judge", "statistic"]).loc[("first against second", "difference")]
-    pairs = {(one["first"], one["second"]): one for one in comparison.rankings["empathy"]["comparisons"]}
-    assert own["value"].item() == pytest.approx(pairs["first", "second"]["difference"]["value"])
+    pairs = {(one.first, one.second): one for one in comparison.rankings["empathy"].comparisons}
+    assert own.value.item() == pytest.approx(pairs["first", "second"].difference.value)
 
 
 def test_the_page_boxes_clusters_and_compares_every_two(comparison):
     page = Page(render_comparison(comparison.reports, comparison.rankings))
     ranking = comparison.rankings["empathy"]
-    assert [judge["cluster"] for judge in ranking["judges"]] == [1, 1, 2, None]
+    assert [judge.cluster for judge in ranking.judges] == [1, 1, 2, None]
     assert page.tags.count("svg") == 1
     page.assert_alone()
     assert page.text.count("Cluster ") == 2
     assert page.text.index("Cluster 1") < page.text.index("Cluster 2") < page.text.index("Without a rank")
     table = page.text[page.text.index("Judge against judge") : page.text.index("Differences of Spearman")]
     assert len(re.findall(r"\b(yes|no)\b", table)) == 3  # the constant judge is in none
-    told_apart = [own for own in ranking["comparisons"] if own["p_adjusted"] is not None and own["p_adjusted"] < 0.05]
+    told_apart = [own for own in ranking.comparisons if own.p_adjusted is not None and own.p_adjusted < 0.05]
     assert table.count("yes") == len(told_apart) == 2
     assert "clearly worse. 1 judge has no rank." in page.text
     assert page.text.count(HOSTILE) >= 4
@@ -304,9 +304,9 @@ def test_a_ceiling_of_some_items_only_says_whose_they_are(comparison, make_datas
     partial.name, score = "partial", partial.score
     partial.score = lambda pairs: score(pairs[: len(pairs) // 2])
     found = compare([partial, whole], dataset, split=None, probes=(), resamples=50)
-    given, best = (report["dimensions"]["empathy"]["ceiling"]["panel_mean"]["value"] for report in found.reports)
+    given, best = (report.dimensions["empathy"].ceiling.panel_mean.value for report in found.reports)
     assert f"{given:.2f}" != f"{best:.2f}"
-    assert found.rankings["empathy"]["judges"][0]["judge"] == whole.name
+    assert found.rankings["empathy"].judges[0].judge == whole.name
     shown = printed_at(120, comparison_views(found.reports, found.rankings))
     assert re.search(rf"^\s*noise ceiling, items of {whole.name} +{best:.2f} ", shown, re.MULTILINE)
     page = render_comparison(found.reports, found.rankings)
@@ -318,7 +318,7 @@ def words(given: Any) -> str:
     return " ".join(rendering.sentences("ranking", ranking=given))
 
 
-def ranking(*judges: tuple[str, int | None, float | None], needed: int | None = 180) -> Report:
+def ranking(*judges: tuple[str, int | None, float | None], needed: int | None = 180) -> Any:
     own: Any = {
         "groups_needed": needed, "n_groups": 40, "first": judges[0][0], "second": judges[-1][0], "p_adjusted": 0.3,
     }  # fmt: skip

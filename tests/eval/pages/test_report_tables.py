@@ -41,19 +41,19 @@ def test_every_statistic_of_the_report_is_one_row(evaluation):
     assert not table.duplicated(key).any()
     assert set(table["judge"]) == {"tone judge"}
     whole: Any = evaluation.report
-    parts = (whole["dimensions"], whole["checks"], whole["slices"], whole["voice_and_words"])
+    parts = [whole.as_json()[part] for part in ("dimensions", "checks", "slices", "voice_and_words")]
     assert len(table) == sum(1 for part in parts for _ in statistics(part))
     found = table.fillna({"slice": "", "check": ""}).set_index(key[1:])
-    for name, own in whole["dimensions"].items():
+    for name, own in whole.dimensions.items():
         for where, wanted in {
-            ("", "", "spearman"): own["spearman"],
-            ("", "", "ceiling.panel_mean"): own["ceiling"]["panel_mean"],
-            ("", "", "system_level.spearman"): own["system_level"]["spearman"],
-            ("", "response_only", "drop"): whole["checks"]["response_only"][name]["drop"],
-            ("setting=tone_variant", "", "spearman"): whole["slices"]["setting"]["tone_variant"][name]["spearman"],
+            ("", "", "spearman"): own.spearman,
+            ("", "", "ceiling.panel_mean"): own.ceiling.panel_mean,
+            ("", "", "system_level.spearman"): own.system_level.spearman,
+            ("", "response_only", "drop"): whole.checks["response_only"][name].drop,
+            ("setting=tone_variant", "", "spearman"): whole.slices["setting"]["tone_variant"][name].spearman,
         }.items():
             row: Any = found.loc[(name, *where)]
-            assert (row["value"], row["low"], row["n"]) == (wanted["value"], wanted["low"], wanted["n"])
+            assert (row.value, row.low, row.n) == (wanted.value, wanted.low, wanted.n)
 
 
 def rows_of(markdown: str, table: int = 0) -> list[list[str]]:
@@ -67,21 +67,21 @@ def test_the_markdown_holds_agreement_verdict_and_listening(evaluation):
     rows = rows_of(text)
     assert {len(row) for row in rows[:4]} == {8}
     assert [row[0] for row in rows[2:4]] == ["empathy", "warmth"]
-    own = evaluation.report["dimensions"]["empathy"]
-    assert rows[2][2] == rendering.ranged(own["spearman"])
-    assert rows[2][4] == rendering.percent(own["share_of_panel_ceiling"]["value"])
-    assert own["verdict"]["text"] in text
+    own = evaluation.report.dimensions["empathy"]
+    assert rows[2][2] == rendering.ranged(own.spearman)
+    assert rows[2][4] == rendering.percent(own.share_of_panel_ceiling.value)
+    assert own.verdict.text in text
     assert "synthetic ratings, not given by people" in text
     assert text.count("| empathy |") == 1 + 2 + 4
     items, systems = rows_of(text, 1)[2:4]
-    assert items[:4] == ["empathy", "items", str(own["n_items"]), rendering.ranged(own["icc_a1"])]
-    level = own["system_level"]
-    assert systems[1:3] == ["systems", str(level["n_systems"])]
-    assert systems[3:6] == [rendering.ranged(level[name]) for name in ("icc_a1", "icc_c1", "bias")]
-    limits = [rendering.signed(level[name]["value"]) for name in ("loa_lower", "loa_upper")]
+    assert items[:4] == ["empathy", "items", str(own.n_items), rendering.ranged(own.icc_a1)]
+    level = own.system_level
+    assert systems[1:3] == ["systems", str(level.n_systems)]
+    assert systems[3:6] == [rendering.ranged(own) for own in (level.icc_a1, level.icc_c1, level.bias)]
+    limits = [rendering.signed(limit.value) for limit in (level.loa_lower, level.loa_upper)]
     assert systems[6] == " to ".join(limits)
-    check = evaluation.report["checks"]["response_only"]["empathy"]
-    assert f"| {rendering.ranged(check['drop'])} |" in text
+    check = evaluation.report.checks["response_only"]["empathy"]
+    assert f"| {rendering.ranged(check.drop)} |" in text
 
 
 def test_names_do_not_break_a_markdown_table(make_dataset, make_tone_judge):
@@ -107,12 +107,12 @@ def test_judges_are_listed_by_cluster(make_dataset, make_tone_judge):
     rows = rows_of(text)
     assert [(row[1], row[2]) for row in rows[2:]] == [("1", "good"), ("2", "noisy"), (rendering.NONE, "constant")]
     assert rows[4][6].startswith("Not ranked: ")
-    reported = found.reports[2]["dimensions"]["empathy"]["spearman"]
+    reported = found.reports[2].dimensions["empathy"].spearman
     assert rows[2][4] == rendering.ranged(reported)
     panel = rows_of(text, 1)[2:]
     assert [row[1:3] for row in panel[::2]] == [[name, "items"] for name in ("constant", "noisy", "good")]
     assert panel[0][4:6] == [rendering.NONE, rendering.NONE]
-    assert panel[4][4] == rendering.ranged(found.reports[2]["dimensions"]["empathy"]["icc_a1"])
+    assert panel[4][4] == rendering.ranged(found.reports[2].dimensions["empathy"].icc_a1)
 
 
 @pytest.mark.parametrize(

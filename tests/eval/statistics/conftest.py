@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from empathy_judge.data_modules.ratings import RatingTable
+from empathy_judge.eval.people_report import people_report
 from empathy_judge.eval.statistics.bootstrap import Resamples
-from empathy_judge.eval.statistics.reliability import measure, rated_items, reliability_report
+from empathy_judge.eval.statistics.reliability import measure, rated_items
 
 NAN = float("nan")
 # Shrout and Fleiss (1979), table 2: six items, four raters. They print 0.17, 0.29, 0.71, 0.44, 0.62, 0.91.
@@ -55,6 +56,6 @@ def long(scores: np.ndarray) -> pd.DataFrame:
 def reliability(
     ratings: pd.DataFrame, dimension: str, groups: Mapping[str, str], resamples: int = 1000, seed: int = 0
 ) -> dict[str, Any]:
-    """`reliability_report` of a long table of ratings."""
+    """`people_report` of a long table of ratings."""
     table, draws = rated_items(ratings, dimension, groups, resamples, seed)
-    return reliability_report(table, draws, measure(table, draws, seed), seed)
+    return people_report(table, draws, measure(table, draws, seed), seed).as_json()

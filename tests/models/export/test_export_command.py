@@ -117,13 +117,30 @@ def test_what_was_written_can_be_had_as_json(judge_folder, tmp_path, capsys):
     }
 
 
-@pytest.mark.parametrize("other", [{"judge": "other"}, {"schema_version": 2}], ids=["judge", "version"])
-def test_a_report_of_another_judge_or_version_is_not_put_on_the_card(other, judge_folder, tmp_path, capsys):
-    provenance = {"provenance": json.loads((judge_folder / "judge.json").read_text())["provenance"]}
-    report = {"judge": "this", "dimensions": {}, "provenance": {} if "judge" in other else provenance, **other}
-    (tmp_path / "agreement.json").write_text(json.dumps(report))
+REPORT = {
+    "schema_version": 3, "signature": "judge:other", "judge": "other", "split": None, "split_hash": "", "command": "",
+    "dataset": {"name": "d", "source": "", "licence": "", "synthetic": True, "content_hash": ""}, "seed": 0,
+    "cluster": "group_id", "interval": "percentile", "resamples": 0, "versions": {}, "provenance": {},
+    "left_out": {"not_judged": [], "not_rated": []}, "in_windows": None, "prompting": None, "dimensions": {},
+    "runtime": {"seconds_per_pair": 1.0, "measured": "wall_clock"}, "checks": {}, "voice_and_words": {}, "slices": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({}, "--report: it is of another judge (other)"),
+        ({"schema_version": 2}, "agreement.json: schema_version 2; expected 3: measure again"),
+        ({"seed": "none"}, "agreement.json: not a report as it was written: seed 'none'"),
+        ({"colour": "red"}, "agreement.json: not a report as it was written: colour"),
+    ],
+    ids=["judge", "version", "value", "field"],
+)
+def test_a_report_of_another_judge_or_version_or_an_edited_one_is_not_put_on_the_card(
+    other, message, judge_folder, tmp_path, capsys
+):
+    (tmp_path / "agreement.json").write_text(json.dumps({**REPORT, **other}))
     words = ["export", str(judge_folder), "--out", str(tmp_path / "out"), "--report", str(tmp_path / "agreement.json")]
     assert main(words) == 2
-    expected = "it is of another judge (other)" if "judge" in other else "schema_version 2; expected 3: measure again"
-    assert f"--report: {expected}" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.judges.baselines.probe import learning_curve, open_probe
+from empathy_judge.eval.report.others import PlanReport
 from empathy_judge.models.artifact import load_any
 from empathy_judge.models.scoring import Predictor
 from empathy_judge.train.run import train
@@ -55,16 +55,16 @@ def test_a_clip_that_cannot_be_used_costs_its_pair_and_no_other(dataset_folder, 
 def test_a_plan_shows_what_it_learns_from_fewer_pairs(backbone_folder, dataset_folder, capsys):
     found = learning_curve(str(backbone_folder), PairDataset.load(dataset_folder), resamples=20, seed=0)
     for name in ("empathy", "warmth"):
-        rows = [row for row in found if row["dimension"] == name]
-        sizes = [row["pairs"] for row in rows]
+        rows = [row for row in found if row.dimension == name]
+        sizes = [row.pairs for row in rows]
         assert len(sizes) >= 2
         assert sizes == sorted(set(sizes))
         most, first = rows[-1], rows[0]
-        assert most["behind"] is None
-        assert first["behind"]["value"] == pytest.approx(most["spearman"]["value"] - first["spearman"]["value"])
-        assert most["spearman"]["n"] == len(PairDataset.load(dataset_folder).mean_scores()[name].dropna())
+        assert most.behind is None
+        assert first.behind.value == pytest.approx(most.spearman.value - first.spearman.value)
+        assert most.spearman.n == len(PairDataset.load(dataset_folder).mean_scores()[name].dropna())
     words = ["plan", str(dataset_folder), "--learning", str(backbone_folder), "--resamples", "20"]
-    assert json.loads(output_of(capsys, *words, "--json"))["learning"] == found
+    assert PlanReport.model_validate_json(output_of(capsys, *words, "--json")).learning == found
     assert "what a probe on the frozen backbone learns" in output_of(capsys, *words)
     assert main(["plan", "--variance", "item=1", "residual=1", "--learning", "nano"]) == 2
     assert "--learning without clips; expected the folder of a pair dataset as pilot" in capsys.readouterr().err

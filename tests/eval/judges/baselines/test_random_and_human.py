@@ -44,9 +44,9 @@ def test_a_rater_cannot_be_asked_again(make_dataset):
     dataset = make_dataset(noise=1.0)
     judge, others = HumanJudge(dataset, "rater-2"), without_raters(dataset, ["rater-2"])
     found = evaluate(judge, others, split="test", probes=("response_only",), resamples=20).report
-    assert found["checks"]["response_only"]["empathy"]["spearman"]["value"] is None
-    own = found["dimensions"]["empathy"]
-    assert (own["n_raters"], own["n_ratings"], own["n_items"]) == (3, 180, 60)
+    assert found.checks["response_only"]["empathy"].spearman.value is None
+    own = found.dimensions["empathy"]
+    assert (own.n_raters, own.n_ratings, own.n_items) == (3, 180, 60)
 
 
 def test_what_a_rater_did_not_rate_has_a_status(delivered):
