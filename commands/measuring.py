@@ -74,8 +74,8 @@ def compare(options: argparse.Namespace) -> int:
         if options.out is not None:
             comparison.save(options.out)
             where.append(f"report: {options.out / 'index.html'}")
-    views = lambda _: [*comparison_views(comparison.reports, comparison.rankings), *where]  # noqa: E731
-    tell(options, comparison.report.as_json(), views)
+    found = comparison.report
+    tell(options, found.as_json(), lambda _: [*comparison_views(found.reports, found.rankings), *where])
     without = [
         report.judge
         for report in comparison.reports

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
 
-from ...data_modules.errors import UserError, first_problem, shown, system_errors
+from ...data_modules.errors import UserError, first_problem, problem_of, shown, system_errors
+from ...data_modules.json_text import parse_json
 from ..statistics.agreement import IN_REPORTS
 
 SCHEMA_VERSION = 3
@@ -48,11 +49,14 @@ def read_report(path: Path, kind: type[Kind]) -> Kind:
         UserError: If the file cannot be read, is of another version, or a field is missing, unknown or out of range.
     """
     with system_errors(path, "read"):
-        text = path.read_bytes()
+        text = path.read_text(encoding="utf-8")
     try:
-        return kind.model_validate_json(text)
+        return kind.model_validate(parse_json(text))
     except ValidationError as error:
-        if version := next((problem for problem in error.errors() if problem["loc"] == ("schema_version",)), None):
-            said = f"schema_version {shown(version['input'])}; expected {SCHEMA_VERSION}: measure again"
-            raise UserError(f"{path}: {said}") from None
+        where, problem, _, version = problem_of(error)
+        if where == "schema_version" and problem != "missing":
+            again = f"expected {SCHEMA_VERSION}: measure again"
+            raise UserError(f"{path}: schema_version {shown(version)}; {again}") from None
         raise UserError(f"{path}: not a report as it was written: {first_problem(error)}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON: {error}") from None
