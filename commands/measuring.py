@@ -55,7 +55,7 @@ class Evaluate(Printing, Data, HowToMeasure):
             openai:gpt-audio-1.5,samples=5), scores:FILE, human:RATER (one rater against the others),
             probe:JUDGE_OR_BACKBONE (a regression on what the frozen backbone hears), or a baseline: acoustic,
             acoustic:egemaps, text, random, constant
-        json: print JSON (documented in eval/results.py)
+        json: print JSON (fields: docs/reference/report-fields.md)
         out: folder of the report
         explain: also explain the largest disagreements (judge folders), see explain
     """
@@ -109,7 +109,7 @@ class Compare(Printing, HowToMeasure, TableOptions):
             probe:JUDGE_OR_BACKBONE (a regression on what the frozen backbone hears), or a baseline: acoustic,
             acoustic:egemaps, text, random, constant;
             with --table names of annotators
-        json: print JSON (documented in eval/results.py)
+        json: print JSON (fields: docs/reference/report-fields.md)
         data: folder of a pair dataset, or its address (hf://datasets/...)
         table: table of scores by people and judges instead, without audio: see agreement
         out: folder for index.html, comparison.json and comparison.md (with --data)

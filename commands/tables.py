@@ -45,7 +45,7 @@ class Agreement(Printing, TableOptions):
 
     Attributes:
         table: CSV, TSV, JSONL or Parquet
-        json: print JSON (documented in eval/agreement_table.py)
+        json: print JSON (fields: docs/reference/report-fields.md)
         judges (NAME): annotators that are judges; the others are people, whose mean the judges are compared with
         pairs: also compare every two annotators
         kappa_weights: weighted kappa's distances: between scores, or ranks of the categories that occur

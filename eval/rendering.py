@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 from markupsafe import Markup
@@ -25,7 +25,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..data_modules.errors import counted
-from .statistics.agreement import Statistic
+
+if TYPE_CHECKING:
+    from .statistics.agreement import Statistic
 
 NONE = "—"
 """Stands where there is no number."""
