@@ -28,6 +28,8 @@ def _number(kind: Callable[[str], float], least: float, most: float, expected: s
 
 def output_folder(text: str) -> Path:
     """A folder to write into. `options.read` checks that it can be written before anything is read or loaded."""
+    if not text.strip():  # an unset variable of a shell; the path of an empty text is the current folder
+        raise ArgumentTypeError(f"{text!r}: expected a folder; . is the current one")
     return Path(text)
 
 

@@ -174,6 +174,7 @@ def test_the_arguments_of_the_trainer_have_a_help_of_their_own(capsys):
         (["evaluate", "j", "--dta", "d"], "--dta: no such option (did you mean --data?)"),
         (["split", "d", "--seed", "two"], "argument --seed: 'two': expected a whole number from 0"),
         (["serve", "j", "--port", "99999"], "argument --port: '99999': expected a port, 0 to 65535"),
+        (["inspect", "d", "--page", ""], "argument --page: '': expected a folder; . is the current one"),
         (["score", "j", "--workers", "0"], "argument --workers: '0': expected a number of processes, 1 to 1024"),
         (["score", "j", "--workers", "1000000000"], "argument --workers: '1000000000': expected a number of processes"),
         (["import", "tabel", "x"], "argument source: invalid choice: 'tabel'"),
