@@ -25,20 +25,20 @@ class HowToMeasure(Split, Intervals, Asking, Recorded):
     """How `evaluate` and `compare` measure.
 
     Attributes:
-        probes (NAME): listening checks, each one more pass of the judge: names, all, or none (default: response_only,
+        checks (NAME): listening checks, each one more pass of the judge: names, all, or none (default: response_only,
             context_swapped, silent, flat_prosody, low_pass)
         slices (COLUMN): what to slice the report by, such as response_speaker or tag:cue (default: setting, system_id,
             language and all tags)
         cluster: what intervals and tests keep whole
     """
 
-    probes: Sequence[str] | None = None
+    checks: Sequence[str] | None = None
     slices: Sequence[str] | None = None
     cluster: Literal["group_id", "context_speaker", "response_speaker", "system_id"] = "group_id"
 
     def listening_checks(self) -> Sequence[str] | Literal["all"] | None:
-        """What ``--probes`` says."""
-        return "all" if self.probes == ["all"] else () if self.probes == ["none"] else self.probes
+        """What ``--checks`` says."""
+        return "all" if self.checks == ["all"] else () if self.checks == ["none"] else self.checks
 
     def show_plan(self, judges: Sequence[str], data: str) -> int:
         """Say what a dry run says."""
@@ -81,7 +81,7 @@ class Evaluate(Printing, Data, HowToMeasure):
 
             scorer = self.open_scorer(self.judge) if self.explain else None  # one load for both
             measured = measure(
-                scorer or self.judge, self.data, split=self.split, slices=self.slices, probes=self.listening_checks(),
+                scorer or self.judge, self.data, split=self.split, slices=self.slices, checks=self.listening_checks(),
                 cluster=self.cluster, interval=self.interval, resamples=self.resamples, seed=self.seed,
                 command=self.command, **self.loading(),
             )  # fmt: skip
@@ -141,7 +141,7 @@ class Compare(Printing, HowToMeasure, TableOptions):
             from ..eval.views import comparison_views
 
             comparison = measure(
-                self.judges, self.data, split=self.split, slices=self.slices, probes=self.listening_checks(),
+                self.judges, self.data, split=self.split, slices=self.slices, checks=self.listening_checks(),
                 cluster=self.cluster, interval=self.interval, resamples=self.resamples, seed=self.seed,
                 command=self.command, **self.loading(),
             )  # fmt: skip
@@ -164,7 +164,7 @@ class Compare(Printing, HowToMeasure, TableOptions):
 
     def _compare_table(self, table: str) -> int:
         """Compare without audio."""
-        of_pairs = {"out": self.out, "probes": self.probes, "slices": self.slices, "dry_run": self.dry_run}
+        of_pairs = {"out": self.out, "checks": self.checks, "slices": self.slices, "dry_run": self.dry_run}
         if unused := first_given(**of_pairs):
             raise UserError(f"{unused} with --table; expected with --data")
         clusters: dict[str, Literal["group", "system"]] = {"group_id": "group", "system_id": "system"}
@@ -264,7 +264,7 @@ def _open(
     split: str | None,
     seed: int,
     asking: Asking,
-    probes: Sequence[str] | Literal["all"] | None = None,
+    checks: Sequence[str] | Literal["all"] | None = None,
 ) -> Opened:
     """The judges of a command, and what they are measured on."""
     from ..eval.judge_names import require_judges
@@ -272,4 +272,4 @@ def _open(
     require_judges(judges, asking.backbone)
     from ..eval.judges.opening import open_judges
 
-    return open_judges(judges, data, split, seed, probes, asking.loading(), asking.dry_run)
+    return open_judges(judges, data, split, seed, checks, asking.loading(), asking.dry_run)

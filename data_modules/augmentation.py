@@ -1,7 +1,7 @@
 """Augmentation as by another recording of the same speech: noise, a codec, a level.
 
 The rating stays, because only the recording chain changes, which raters are told to ignore. Other changes are not here:
-pitch, speaking rate and emotion are what people rate, so changing them is a probe of a judge (`eval/probes/`), not an
+pitch, speaking rate and emotion are what people rate, so changing them is a probe of a judge (`eval/checks/`), not an
 augmentation. Loudness lies between the two: keep `gain_db` within what a microphone's distance does.
 
 Each clip of a pair gets draws of its own: context and response come from two devices.

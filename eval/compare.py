@@ -90,7 +90,7 @@ def compare(
     *,
     split: str | None = "test",
     slices: Sequence[str] | None = None,
-    probes: Sequence[str] | Literal["all"] | None = None,
+    checks: Sequence[str] | Literal["all"] | None = None,
     cluster: Cluster = "group_id",
     interval: Interval = "percentile",
     resamples: int = 1000,
@@ -106,7 +106,7 @@ def compare(
         data: Pairs and ratings: a folder, its address, or a dataset.
         split: Which pairs; None = all.
         slices: See `evaluate.evaluate`, as for the other arguments.
-        probes: The listening checks.
+        checks: The listening checks.
         cluster: What intervals draw, and permutations exchange, whole.
         interval: The kind of intervals.
         resamples: Bootstrap resamples of an interval.
@@ -117,14 +117,14 @@ def compare(
     Raises:
         UserError: If two judges have one name, or one cannot be loaded.
     """
-    opened = open_judges(judges, data, split, seed, probes, loading)
+    opened = open_judges(judges, data, split, seed, checks, loading)
     dataset, names = opened.dataset, [judge.name for judge in opened.judges]
     duplicate = next((name for name in names if names.count(name) > 1), None)
     if duplicate is not None:
         raise UserError(f"two judges are called {shown(duplicate)}; expected each judge once")
     part = dataset.subset(split)
     lengths = response_lengths(part.pairs)
-    plan = MeasurementPlan(split, slices, probes, cluster, interval, resamples, seed, command)
+    plan = MeasurementPlan(split, slices, checks, cluster, interval, resamples, seed, command)
     evaluations = [
         measure(judge, dataset, plan, provenance, lengths)
         for judge, provenance in zip(opened.judges, opened.provenances, strict=True)

@@ -25,11 +25,11 @@ from ..models.three_way import (
     quality,
     verdict_of,
 )
+from .checks import Check
 from .frame import Judged
 from .judge_report import distribution, judge_report
 from .judges import ABSTAINED, INTERVAL_COLUMNS
 from .people_report import ceiling_report
-from .probes import Probe
 from .report.dimension import (
     CheckReport,
     Coverage,
@@ -139,33 +139,33 @@ def _coverage(dimension: Dimension, judged: Judged, items: pd.DataFrame) -> Cove
 
 
 def check_reports(
-    judged: Judged, items: pd.DataFrame, probes: Sequence[Probe], refused: Mapping[str, str | None]
+    judged: Judged, items: pd.DataFrame, checks: Sequence[Check], refused: Mapping[str, str | None]
 ) -> dict[str, CheckReport]:
     """Listening checks: what is left of the full Spearman, over the items scored in both runs.
 
     Args:
         judged: The dimension's items.
-        items: Their rows of `evaluate.Results.items`; the scores of a check are in the column ``<probe>_score``.
-        probes: The checks.
-        refused: Probe -> why the check was not possible; None = it was run.
+        items: Their rows of `evaluate.Results.items`; the scores of a check are in the column ``<check>_score``.
+        checks: The checks.
+        refused: Check -> why the check was not possible; None = it was run.
     """
-    possible = [probe for probe in probes if refused[probe.name] is None]
+    possible = [check for check in checks if refused[check.name] is None]
     _, spearmen = _after(possible, items, judged.score, judged.panel.human, judged.panel.draws)
     reports = {}
-    for probe in probes:
+    for check in checks:
         changes = score = np.empty(0)
         failed = {}
-        if probe in possible:
-            changed = items[f"{probe.name}_score"].to_numpy(np.float64)
+        if check in possible:
+            changed = items[f"{check.name}_score"].to_numpy(np.float64)
             both = np.isfinite(changed)
             score = judged.score[both]
             changes = np.abs(changed[both] - score)
-            failed = status_counts(items.loc[~both, f"{probe.name}_status"])
-        not_possible = Statistic(None, reason=refused[probe.name])
-        remaining, drop = spearmen.get(probe.name, (not_possible, not_possible))
-        reports[probe.name] = CheckReport(
-            expects=probe.expects,
-            tolerance=probe.tolerance,
+            failed = status_counts(items.loc[~both, f"{check.name}_status"])
+        not_possible = Statistic(None, reason=refused[check.name])
+        remaining, drop = spearmen.get(check.name, (not_possible, not_possible))
+        reports[check.name] = CheckReport(
+            expects=check.expects,
+            tolerance=check.tolerance,
             spearman=remaining,
             drop=drop,
             mean_change=float(changes.mean()) if len(changes) else None,
@@ -178,10 +178,10 @@ def check_reports(
 
 
 def _after(
-    probes: Sequence[Probe], items: pd.DataFrame, score: np.ndarray, human: np.ndarray, draws: Resamples
+    checks: Sequence[Check], items: pd.DataFrame, score: np.ndarray, human: np.ndarray, draws: Resamples
 ) -> tuple[Statistic, dict[str, tuple[Statistic, Statistic]]]:
-    """Spearman, and after each probe what is left of it and its drop, over the items scored in both runs."""
-    changed = {probe.name: items[f"{probe.name}_score"].to_numpy(np.float64) for probe in probes}
+    """Spearman, and after each check what is left of it and its drop, over the items scored in both runs."""
+    changed = {check.name: items[f"{check.name}_score"].to_numpy(np.float64) for check in checks}
     complete = [name for name, scores in changed.items() if np.isfinite(scores).all()]
     full, *remaining_statistics = spearmans([score, *(changed[name] for name in complete)], human, draws)
     results = {
@@ -195,31 +195,31 @@ def _after(
     return full, results
 
 
-def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, probes: Sequence[Probe]) -> SliceReport:
-    """Agreement, also after `probes` that were run, on the judged items of a mask, with draws of their own groups.
+def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, checks: Sequence[Check]) -> SliceReport:
+    """Agreement, also after `checks` that were run, on the judged items of a mask, with draws of their own groups.
 
     Args:
         judged: All n judged items.
         items: Their rows of `evaluate.Results.items`.
         chosen: Shape (n,), those of the slice.
-        probes: The listening checks.
+        checks: The listening checks.
     """
     score, human, items = judged.score[chosen], judged.panel.human[chosen], items.loc[chosen]
     drawn = Resamples.draw(
         judged.panel.draws.codes[chosen].astype(str), judged.panel.draws.resamples, judged.panel.seed
     )
-    correlation, spearmen = _after(probes, items, score, human, drawn)
-    checks = {}
-    for probe in probes:
-        remaining, drop = spearmen[probe.name]
-        checks[probe.name] = SliceCheck(expects=probe.expects, n=remaining.n, spearman=remaining, drop=drop)
+    correlation, spearmen = _after(checks, items, score, human, drawn)
+    results = {}
+    for check in checks:
+        remaining, drop = spearmen[check.name]
+        results[check.name] = SliceCheck(expects=check.expects, n=remaining.n, spearman=remaining, drop=drop)
     return SliceReport(
         n_items=int(chosen.sum()),
         n_groups=drawn.n_groups,
         spearman=correlation,
         mae=estimate(mae, score, human, resamples=drawn),
         bias=estimate(bias, score, human, resamples=drawn),
-        checks=checks,
+        checks=results,
         intervals=_intervals(items, human, drawn),
     )
 

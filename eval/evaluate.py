@@ -17,6 +17,8 @@ from ..core.version import __version__
 from ..data_modules.audit import COLUMNS, known_columns, read_column, tag_columns
 from ..data_modules.errors import DataError, UserError, counted, shown
 from ..data_modules.schema import Dimension, Pair, PairDataset
+from .checks import DEFAULT_CHECKS, Check, choose
+from .checks.pairs import group_of
 from .dimension_report import (
     MISSING,
     Lengths,
@@ -29,9 +31,7 @@ from .dimension_report import (
 from .frame import Frame, clusters_by
 from .judges import ABSTAINED, INTERVAL_COLUMNS, WINDOWS, Judge, check_score_table, score_table
 from .judges.opening import AnyJudge, Loading, open_judges
-from .listening import VOICE_PROBE, WORDS_PROBE, voice_and_words
-from .probes import DEFAULT_PROBES, Probe, choose
-from .probes.pairs import group_of
+from .listening import VOICE_CHECK, WORDS_CHECK, voice_and_words
 from .prompted_report import Answers, prompting_report
 from .report.base import SCHEMA_VERSION
 from .report.dataset import Cluster, DatasetFacts, LeftOut, Report, Runtime
@@ -46,12 +46,12 @@ MOST_VALUES = 100
 """A column with more distinct values than this is sliced by only where it is asked for."""
 NOT_GIVEN = "(not given)"
 
-LEFT_OUT = "left out by the probe"
-"""The status, in a listening check, of a pair that the probe cannot change."""
+LEFT_OUT = "left out by the check"
+"""The status, in a listening check, of a pair that the check cannot change."""
 
 _STATED = (*(name for ends in INTERVAL_COLUMNS.values() for name in ends), ABSTAINED, WINDOWS)
 
-_PARTS = [f"{VOICE_PROBE}_score", f"{WORDS_PROBE}_score"]
+_PARTS = [f"{VOICE_CHECK}_score", f"{WORDS_CHECK}_score"]
 
 _PORTION = 256  # pairs whose changed clips are in memory at a time: about 1 GB where every clip lasts 30 s
 
@@ -115,7 +115,7 @@ def evaluate(
     *,
     split: str | None = "test",
     slices: Sequence[str] | None = None,
-    probes: Sequence[str] | Literal["all"] | None = None,
+    checks: Sequence[str] | Literal["all"] | None = None,
     cluster: Cluster = "group_id",
     interval: Interval = "percentile",
     resamples: int = 1000,
@@ -135,8 +135,8 @@ def evaluate(
         split: Which pairs; None = all.
         slices: Columns to slice by: of `columns.COLUMNS`, or tags (``tag:NAME``). None = `DEFAULT_SLICES` and all tags
             of these pairs that have at most `MOST_VALUES` values. A column with fewer than two is left out.
-        probes: The listening checks, by their names in `probes.PROBES`: each is one more pass of the judge. ``all`` =
-            every one; None = `DEFAULT_PROBES`, which prompted judges do not take unless they are named.
+        checks: The listening checks, by their names in `checks.CHECKS`: each is one more pass of the judge. ``all`` =
+            every one; None = `DEFAULT_CHECKS`, which prompted judges do not take unless they are named.
         cluster: What intervals draw whole: groups, speakers or systems. A pair that names none is one of its own.
         interval: The kind of intervals.
         resamples: Bootstrap resamples of an interval.
@@ -146,12 +146,12 @@ def evaluate(
             may cost: ``budget`` (dollars); and where its answers are kept: ``answers``.
 
     Raises:
-        DataError: If the split is empty, a slice or a probe is unknown, or judge and dataset share no dimension.
+        DataError: If the split is empty, a slice or a check is unknown, or judge and dataset share no dimension.
         UserError: If there is no such judge, or no pair has a rating.
         ValueError: If the judge breaks the protocol.
     """
-    opened = open_judges([judge], data, split, seed, probes, loading)
-    plan = MeasurementPlan(split, slices, probes, cluster, interval, resamples, seed, command)
+    opened = open_judges([judge], data, split, seed, checks, loading)
+    plan = MeasurementPlan(split, slices, checks, cluster, interval, resamples, seed, command)
     return measure(opened.judges[0], opened.dataset, plan, opened.provenances[0])
 
 
@@ -161,7 +161,7 @@ class MeasurementPlan:
 
     split: str | None
     slices: Sequence[str] | None
-    probes: Sequence[str] | Literal["all"] | None
+    checks: Sequence[str] | Literal["all"] | None
     cluster: Cluster
     interval: Interval
     resamples: int
@@ -185,16 +185,16 @@ def measure(
     part = dataset.subset(split)
     columns = _slice_columns(part.pairs, plan.slices)
     dimensions = shared_dimensions(judge, dataset)
-    chosen = choose(DEFAULT_PROBES if plan.probes is None else plan.probes)
+    chosen = choose(DEFAULT_CHECKS if plan.checks is None else plan.checks)
 
     started = time.perf_counter()
     scores = scored(judge, part.pairs)
     wall = time.perf_counter() - started
     if not np.isfinite(scores["score"].to_numpy(np.float64)).any():
         chosen = ()  # nothing to compare with
-    refused = {probe.name: judge.only_given or probe.refuses(part.pairs) for probe in chosen}
-    possible = [probe for probe in chosen if refused[probe.name] is None]
-    runs = {probe.name: _run_check(probe, judge, part.pairs, seed) for probe in possible}
+    refused = {check.name: judge.only_given or check.refuses(part.pairs) for check in chosen}
+    possible = [check for check in chosen if refused[check.name] is None]
+    runs = {check.name: _run_check(check, judge, part.pairs, seed) for check in possible}
     tables = [_items(part, dimension.name, scores, runs, columns) for dimension in dimensions]
     if not any(items["human_mean"].notna().any() for items in tables):
         raise UserError(
@@ -273,7 +273,7 @@ def measure(
             )
             for dimension, items in zip(dimensions, tables, strict=True)
         },
-        checks={probe.name: {name: results[probe.name] for name, results in checks.items()} for probe in chosen},
+        checks={check.name: {name: results[check.name] for name, results in checks.items()} for check in chosen},
         voice_and_words={
             name: VoiceAndWords(
                 **voice_and_words(judged.score, *items[_PARTS].to_numpy(np.float64).T, resamples=judged.panel.draws)
@@ -320,15 +320,15 @@ def scored(judge: Judge, pairs: Sequence[Pair]) -> pd.DataFrame:
     return table
 
 
-def _run_check(probe: Probe, judge: Judge, pairs: Sequence[Pair], seed: int) -> pd.DataFrame:
-    """A pass of the judge over changed pairs; those that the probe leaves out have the status `LEFT_OUT`."""
+def _run_check(check: Check, judge: Judge, pairs: Sequence[Pair], seed: int) -> pd.DataFrame:
+    """A pass of the judge over changed pairs; those that the check leaves out have the status `LEFT_OUT`."""
     portions = [pairs]
-    if probe.by_clip:  # pairs of a group side by side: they share clips
+    if check.by_clip:  # pairs of a group side by side: they share clips
         ordered = sorted(pairs, key=group_of)
         portions = [ordered[start : start + _PORTION] for start in range(0, len(ordered), _PORTION)]
     tables, ids = [], set()
     for portion in portions:
-        changed = probe.apply(portion, seed)
+        changed = check.apply(portion, seed)
         tables.append(scored(judge, changed))
         ids.update(pair.pair_id for pair in changed)
     if left_out := [pair for pair in pairs if pair.pair_id not in ids]:

@@ -20,7 +20,7 @@ from ..data_modules.errors import AudioError, UserError, shown
 from ..data_modules.schema import Dimension, Pair, Turn, check_situation
 from ..models.scoring import Predictor
 from ..scorer import Scorer
-from .probes import voice
+from .checks import voice
 
 WINDOWS = (0.25, 1.0)
 """Seconds that a stretch may last."""

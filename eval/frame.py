@@ -21,7 +21,7 @@ from ..data_modules.ratings import LARGEST, RatingTable
 from ..data_modules.schema import PairDataset
 from ..data_modules.steps import same_scores
 from ..data_modules.tables import full_mapping, read_table
-from .probes.pairs import group_of
+from .checks.pairs import group_of
 from .statistics.agreement import Statistic, spearman
 from .statistics.bootstrap import Interval, Resamples, estimate
 from .statistics.reliability import Reliability, affordable_draws, measure

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..data_modules.errors import counted
-from .probes import PROBES
+from .checks import CHECKS
 from .rendering import sentences
 from .report.dimension import CheckReport
 from .report.judge import Tone
@@ -51,46 +51,46 @@ def check_view(name: str, check: CheckReport, full: Statistic) -> CheckView:
     """A listening check in words.
 
     Args:
-        name: Key of `PROBES`.
+        name: Key of `CHECKS`.
         check: Its result.
         full: The Spearman of the unchanged pairs.
     """
-    probe = PROBES[name]
+    definition = CHECKS[name]
     mark, tone, ending = _marked(name, check, full)
-    (text,) = sentences("check", probe=probe, check=check, full=full, mark=mark, ending=ending)
-    return CheckView(probe.title, mark, tone, text)
+    (text,) = sentences("check", definition=definition, check=check, full=full, mark=mark, ending=ending)
+    return CheckView(definition.title, mark, tone, text)
 
 
 def _marked(name: str, check: CheckReport, full: Statistic) -> tuple[str, Tone, str]:
     """Mark, tone, and how the sentence ends."""
-    probe, remaining, drop = PROBES[name], check.spearman, check.drop
+    definition, remaining, drop = CHECKS[name], check.spearman, check.drop
     if check.n == 0:
         return "not run", "none", ""
-    if probe.tolerance is not None:
+    if definition.tolerance is not None:
         if check.judge_sd is None or check.p95_change is None:
             return "undefined", "none", ""
-        moves = check.p95_change / check.judge_sd > probe.tolerance
-        return ("moves", "warn", probe.if_moves) if moves else ("stays", "good", probe.if_stays)
+        moves = check.p95_change / check.judge_sd > definition.tolerance
+        return ("moves", "warn", definition.if_moves) if moves else ("stays", "good", definition.if_stays)
     if full.value is None:
         return "undefined", "none", ""
     if remaining.value is None:
-        return "nothing left", "good" if probe.expects == "drop" else "warn", ""
+        return "nothing left", "good" if definition.expects == "drop" else "warn", ""
     if drop.value is None:
         return "undefined", "none", ""
     if drop.low is None:
         return "no interval", "none", ""
     falls = drop.low > 0 and drop.value >= CLEAR_DROP
     # The interval does not tell the fall from none or, where none is wanted, cannot exclude one
-    doubtful = (drop.high or 0.0) > CLEAR_DROP if probe.expects == "keep" else drop.value >= CLEAR_DROP
+    doubtful = (drop.high or 0.0) > CLEAR_DROP if definition.expects == "keep" else drop.value >= CLEAR_DROP
     if doubtful and not falls:
         return "not clear", "none", "too uncertain to call it a fall or none."
-    if probe.expects == "keep":
-        return ("drops", "warn", probe.if_moves) if falls else ("stays", "good", probe.if_stays)
+    if definition.expects == "keep":
+        return ("drops", "warn", definition.if_moves) if falls else ("stays", "good", definition.if_stays)
     if not falls:
-        return "no clear drop" if drop.low <= 0 else "small drop", "warn", probe.if_stays
+        return "no clear drop" if drop.low <= 0 else "small drop", "warn", definition.if_stays
     if name == "silent" and (remaining.low or 0.0) > CLEAR_DROP:
-        return "not all of it", "warn", probe.if_stays
-    return "drops", "good", probe.if_moves
+        return "not all of it", "warn", definition.if_stays
+    return "drops", "good", definition.if_moves
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class _Reaction:
     @property
     def title(self) -> str:
         """Of the check, inside a sentence."""
-        return PROBES[self.name].title.lower() if self.name else ""
+        return CHECKS[self.name].title.lower() if self.name else ""
 
     def is_clearly_below(self, other: _Reaction) -> bool:
         """Whether this drop is clearly larger: its interval lies above the other's. Constant scores lose everything."""
@@ -137,14 +137,14 @@ def listening_sentence(checks: Mapping[str, CheckReport], full: Statistic) -> Li
     both goes by what is left in both, ``timing_only``.
 
     Args:
-        checks: Name of the probe -> its result on one dimension; those that were run.
+        checks: Name of the check -> its result on one dimension; those that were run.
         full: Spearman of the unchanged pairs of this dimension.
     """
     if not any(check.n for check in checks.values()):
         return _said("not_tested", "none")
     if full.value is None or full.low is None or full.low <= 0:
         ignored = [
-            PROBES[name].title.lower()
+            CHECKS[name].title.lower()
             for name, check in checks.items()
             if check.expects == "drop" and _is_ignored(check)
         ]
@@ -240,13 +240,13 @@ def _without_vocoder(part: _Reaction, found: Mapping[str, _Reaction]) -> _Reacti
 # ---------------------------------------------------------------- voice and words
 
 MIN_ITEMS_HERE = 10
-"""Fewest items of `voice_and_words`: five per probe."""
+"""Fewest items of `voice_and_words`: five per definition."""
 
 LEAST_UNIQUE = 0.01
 """Share of the variance that voice and words must explain apart for an index; below it the index is mostly noise."""
 
-VOICE_PROBE, WORDS_PROBE = "low_pass", "flat_prosody"
-"""The probes that keep the voice and the words; keys of `probes.PROBES`."""
+VOICE_CHECK, WORDS_CHECK = "low_pass", "flat_prosody"
+"""The checks that keep the voice and the words; keys of `checks.CHECKS`."""
 
 _PARTS = {
     "voice": "",
@@ -264,7 +264,7 @@ def voice_and_words(
 ) -> dict[str, Statistic]:
     """How much of a judge's variance comes from the voice, and how much from the words.
 
-    A judge's scores are compared with its own scores on two probes: one keeps the voice and removes the words
+    A judge's scores are compared with its own scores on two checks: one keeps the voice and removes the words
     (``low_pass``), one keeps the words and flattens the voice (``flat_prosody``). Commonality analysis (Newton and
     Spurrell, 1967; Nimon and Reio, 2011) divides the variance of the full scores:
 
@@ -278,16 +278,16 @@ def voice_and_words(
 
     Where it misleads:
 
-    - Both probes keep timing (tempo, pauses, duration) and the situation text; in the data words and voice may also go
+    - Both checks keep timing (tempo, pauses, duration) and the situation text; in the data words and voice may also go
       together. All of that is ``common``, never ``voice`` or ``words``. Where it is large the index stands on little.
     - It says nothing about people: a judge that follows some irrelevant trait of the voice has the index 1.
     - A score that needs words and voice together (a friendly word in a cold voice) is ``neither``, as is a disturbance
-      by the change of sound itself. A large ``neither`` says that the probes do not reach the judge.
+      by the change of sound itself. A large ``neither`` says that the checks do not reach the judge.
     - Low-pass filtering removes what voice quality has above 400 Hz, so a judge of breathiness loses ``voice``; a
       vocoder leaves traces of phonation in the envelope, which count as ``words``.
     - ``common`` below 0 is suppression: together both explain more than apart.
     - Squares forget signs: scores that turn round without words still count as ``voice``. See ``voice_r``, ``words_r``.
-    - With n items the parts of an unrelated probe are near 1 / n, not 0.
+    - With n items the parts of an unrelated definition are near 1 / n, not 0.
 
     Args:
         full: Shape (n,), scores of the unchanged pairs, rating points.
@@ -299,7 +299,7 @@ def voice_and_words(
         The four shares, ``index``, and ``voice_r`` and ``words_r``: Pearson correlation of the full scores with those
         without words, and with those without voice. They stand on the items that have all three scores; the others are
         dropped and counted. All are undefined, with the reason, for fewer than `MIN_ITEMS_HERE` items, infinite scores,
-        or constant full scores. Constant scores on a probe explain nothing: their squared correlation counts as 0,
+        or constant full scores. Constant scores on a definition explain nothing: their squared correlation counts as 0,
         while ``voice_r`` or ``words_r`` is undefined. The index is undefined where voice and words together explain
         less than `LEAST_UNIQUE` apart.
     """
@@ -323,7 +323,7 @@ def _commonality(full: np.ndarray, voice_only: np.ndarray, words_only: np.ndarra
         [voice_r, words_r, pearson(voice_only, words_only)]
     )  # constant: explains nothing
     lower_bound = max(voice**2, words**2)
-    # Two probes with the same scores explain together no more than each one alone
+    # Two checks with the same scores explain together no more than each one alone
     unshared = 1 - both**2
     explained = (voice**2 + words**2 - 2 * voice * words * both) / unshared if unshared > 1e-12 else lower_bound
     explained = min(max(explained, lower_bound), 1.0)

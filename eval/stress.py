@@ -29,9 +29,9 @@ from ..models.backbones.layers import LayerStatistics
 from ..models.backbones.qwen2_audio import WhisperTowerModel
 from ..models.judge import EmpathyJudge
 from ..scorer import Scorer
+from .checks import recording, voice
+from .checks.pairs import group_of
 from .judges.trained import TrainedJudge
-from .probes import recording, voice
-from .probes.pairs import group_of
 from .report.base import SCHEMA_VERSION
 from .report.others import StressReport, StressResult, StressVerdict
 from .results import COLUMNS, signature_on, statistic_rows

@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..data_modules.errors import counted
+from .checks import CHECKS
 from .listening import Listening, listening_sentence
 from .overall import Pair, turned
-from .probes import PROBES
 from .rendering import (
     NONE,
     bold,
@@ -171,10 +171,10 @@ def evaluation_views(report: Report) -> Iterator[Table | str]:
         correlations = [results[name].spearman for name in report.dimensions]
         if any(correlation.value is not None for correlation in correlations):
             table.add_row(
-                f"{PROBES[check].title.lower()}: Spearman", *(Text(ranged(correlation)) for correlation in correlations)
+                f"{CHECKS[check].title.lower()}: Spearman", *(Text(ranged(correlation)) for correlation in correlations)
             )
         else:
-            impossible.setdefault(correlations[0].reason, []).append(PROBES[check].title.lower())
+            impossible.setdefault(correlations[0].reason, []).append(CHECKS[check].title.lower())
     yield table
     yield from (f"Not possible, as {reason}: {', '.join(checks)}." for reason, checks in impossible.items())
     yield panel_table((name, report.judge, result) for name, result in report.dimensions.items())

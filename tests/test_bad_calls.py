@@ -33,7 +33,7 @@ BAD_ENDS: dict[str, tuple[str, ...]] = {
         "warmth=5:1", "warmth=nan:inf", "warmth",
     ),
     "evaluate {judge} --data {data} --resamples 20 --out {tmp}/r": (
-        "--split nothing", "--probes nothing", "--slices nothing", "--device nothing", "--cache {bad}/text.wav",
+        "--split nothing", "--checks nothing", "--slices nothing", "--device nothing", "--cache {bad}/text.wav",
     ),
     "evaluate --data {data} --out {tmp}/r": (
         "{bad}/text.wav", "scores:{bad}/text.wav", "human:", "openai:gpt,samples=abc --dry-run",

@@ -234,7 +234,7 @@ def test_the_loss_of_the_page_is_log_cosh():
 
 def test_the_listening_check_of_the_page_slows_down():
     clip = Clip(np.sin(np.arange(16_000) * 2 * np.pi * 200 / 16_000).astype(np.float32), 16_000)
-    changed = _example("extend.md", "eval.probes", 2)["slower"](clip, np.random.default_rng(0))
+    changed = _example("extend.md", "eval.checks", 2)["slower"](clip, np.random.default_rng(0))
     assert len(changed.samples) == 17_600
     assert np.abs(np.fft.rfft(changed.samples)).argmax() / 1.1 == pytest.approx(200 / 1.1, abs=1)
 

@@ -16,8 +16,8 @@ from ...data_modules.schema import Pair, PairDataset
 from ...data_modules.unchanged import check_unchanged
 from ...models.scoring import check_scales
 from ...scorer import Scorer
+from ..checks import Check, choose
 from ..judge_names import BASELINES, HUMAN, PROBE, SCORES, is_prompted, require_judges
-from ..probes import Probe, choose
 from . import Judge
 from .baselines.probe import open_probe
 from .baselines.simple import ConstantJudge, HumanJudge, RandomJudge, without_raters
@@ -54,7 +54,7 @@ def open_judges(
     data: str | Path | PairDataset,
     split: str | None,
     seed: int = 0,
-    probes: Sequence[str] | Literal["all"] | None = None,
+    checks: Sequence[str] | Literal["all"] | None = None,
     loading: Loading | None = None,
     dry_run: bool = False,
 ) -> Opened:
@@ -69,7 +69,7 @@ def open_judges(
         data: Folder of a pair dataset, its address, or a dataset.
         split: The pairs that they will be measured on; None = all.
         seed: Seed of baselines.
-        probes: Listening checks that were asked for by name; None = none were.
+        checks: Listening checks that were asked for by name; None = none were.
         loading: How judges are loaded.
         dry_run: Also print a request of each prompted judge, and do not ask for a budget.
 
@@ -102,10 +102,10 @@ def open_judges(
             loaded = judge
         elif is_prompted(str(judge)):
             loaded = open_prompted(
-                str(judge), dataset, learn_from, options.get("answers"), options.get("budget"), probes is not None,
+                str(judge), dataset, learn_from, options.get("answers"), options.get("budget"), checks is not None,
                 dry_run,
             )  # fmt: skip
-            _disclose(loaded, dataset.subset(split).pairs, () if probes is None else choose(probes), dry_run)
+            _disclose(loaded, dataset.subset(split).pairs, () if checks is None else choose(checks), dry_run)
         else:
             loaded = _named(str(judge), dataset, learn_from, split, seed, options)
         if isinstance(loaded, TrainedJudge):
@@ -155,7 +155,7 @@ def _named(
     return AcousticJudge(training, OURS if spec == "acoustic" else egemaps(), spec, seed)
 
 
-def _disclose(judge: PromptedJudge, pairs: Sequence[Pair], checks: Sequence[Probe], dry_run: bool) -> None:
+def _disclose(judge: PromptedJudge, pairs: Sequence[Pair], checks: Sequence[Check], dry_run: bool) -> None:
     """Prints what a prompted judge would send and its cost; with a dry run also a request, else checks the budget."""
     from .prompted.costs import check_budget, disclosure, example_request, planned
 

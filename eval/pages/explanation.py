@@ -16,10 +16,10 @@ from ...data_modules.errors import AudioError
 from ...data_modules.parallel import progress
 from ...data_modules.written import write_files
 from ...scorer import Scorer
+from ..checks.voice import RATE
 from ..dimension_report import judged_rows
 from ..evaluate import Results
 from ..explain import Curve, Explanation, explain
-from ..probes.voice import RATE
 from ..rendering import read, render
 from .charts import ACCENT, GRID, INK, MUTED, PALE, plot, svg
 from .report import worst_items

@@ -16,10 +16,10 @@ from ...data_modules.schema import PairDataset
 from ...data_modules.storage import TAG_PREFIX
 from ...models.description import start_in_words
 from .. import views
+from ..checks import CHECKS
 from ..dimension_report import judged_rows
 from ..listening import Listening, check_view
 from ..overall import told_apart, turned
-from ..probes import PROBES
 from ..rendering import read, render, sentences
 from ..report.dataset import RankedJudge, Ranking, Report
 from ..report.dimension import DimensionReport, SliceReport
@@ -130,7 +130,7 @@ def _dimension_view(name: str, report: Report, rows: pd.DataFrame) -> dict[str, 
     view: dict[str, Any] = {"name": name, "report": dimension, "checks": checks}
     view["listening"] = views.listening(report, name)
     bars = [("Full input", dimension.spearman)]
-    bars += [(PROBES[key].title, check.spearman) for key, check in checks.items() if check.expects != "same"]
+    bars += [(CHECKS[key].title, check.spearman) for key, check in checks.items() if check.expects != "same"]
     ceiling = "noise ceiling", dimension.ceiling.panel_mean.value
     alt, gap = f"{name}, Spearman with people", 0.6 if len(bars) <= FEW_ROWS else 0.4
     view["bars"] = charts.rows_with_intervals(alt, bars, ceiling, bars=True, gap=gap) if checks else ""
@@ -162,7 +162,7 @@ def _slice_view(
         "column": column.removeprefix(TAG_PREFIX),
         "chart": charts.rows_with_intervals(alt, rows, overall, gap=0.42),
         "of_all": f" (the {len(shown)} of {len(values)} values with most items)" if len(shown) < len(values) else "",
-        "checks": [PROBES[check].title for check in next(iter(values.values())).checks],
+        "checks": [CHECKS[check].title for check in next(iter(values.values())).checks],
         "rows": values,
     }
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..probes import Expects
+from ..checks import Expects
 from ..statistics.agreement import Statistic
 from .base import Count, Part, Share
 from .judge import Distribution, JudgeReport

@@ -18,8 +18,8 @@ from empathy_judge.data_modules import prosody
 from empathy_judge.data_modules.audio import AudioSource, Clip, decode
 from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
+from empathy_judge.eval.checks import CHECKS
 from empathy_judge.eval.judges import ABSTAINED, INTERVAL_COLUMNS, score_table
-from empathy_judge.eval.probes import PROBES
 from empathy_judge.eval.report.dimension import CheckReport
 from empathy_judge.eval.statistics.agreement import Statistic
 from rich.console import Console
@@ -112,8 +112,8 @@ def assert_near(found: Statistic, value: float, **tolerance: float) -> None:
 def check_of(name: str, left: Statistic, drop: Statistic, *, p95: float = 1.2, n: int = 60) -> CheckReport:
     """A listening check, as it stands in a report: what is left of the Spearman, and what it lost."""
     return CheckReport(
-        expects=PROBES[name].expects,
-        tolerance=PROBES[name].tolerance,
+        expects=CHECKS[name].expects,
+        tolerance=CHECKS[name].tolerance,
         spearman=left,
         drop=drop,
         mean_change=0.5,

@@ -13,13 +13,13 @@ import pandas as pd
 import pytest
 from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.schema import Pair
+from empathy_judge.eval.checks.pairs import context_swapped
 from empathy_judge.eval.compare import compare
 from empathy_judge.eval.evaluate import clusters_of
 from empathy_judge.eval.evaluate import evaluate as typed_evaluate
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.judges.scores_file import ScoresFile
 from empathy_judge.eval.pages.report import render_page
-from empathy_judge.eval.probes.pairs import context_swapped
 from empathy_judge.eval.report.dataset import Report
 from scipy.stats import kendalltau, pearsonr, spearmanr
 
@@ -30,8 +30,8 @@ DEFINED = ("spearman", "pearson", "kendall", "ccc", "mae", "rmse", "bias")
 
 
 def evaluate(*arguments: Any, **options: Any) -> tuple[Any, pd.DataFrame]:
-    """Report and items with the quick probes; what is null or not is for the tests to say, not for a type checker."""
-    found = typed_evaluate(*arguments, **{"probes": ("response_only", "context_swapped", "silent"), **options})
+    """Report and items with the quick checks; what is null or not is for the tests to say, not for a type checker."""
+    found = typed_evaluate(*arguments, **{"checks": ("response_only", "context_swapped", "silent"), **options})
     return found.report, found.items
 
 
@@ -194,13 +194,13 @@ def test_slices_by_tags(make_dataset, make_tone_judge):
         for n, pair in enumerate(data.pairs)
     )
     data, judge = replace(data, pairs=pairs), make_tone_judge(noise=0.5)
-    report, items = evaluate(judge, data, probes=(), resamples=20)
+    report, items = evaluate(judge, data, checks=(), resamples=20)
     assert set(report.slices) == {"setting", "system_id", "tag:cue", "tag:many"}  # "id" has more than 100 values
     assert {value: own["empathy"].n_items for value, own in report.slices["tag:cue"].items()} == (
         items["tag:cue"].fillna("(not given)").value_counts().to_dict()
     )
     slices = ["tag:cue", "tag:id", "response_speaker"]
-    report, items = evaluate(judge, data, slices=slices, probes=(), resamples=20)
+    report, items = evaluate(judge, data, slices=slices, checks=(), resamples=20)
     assert set(report.slices) == {"tag:cue", "tag:id"}  # nobody speaks in more than one
     assert {"tag:cue", "response_speaker"} <= set(items)
     chosen = items[items["tag:cue"] == "glad"]
@@ -248,7 +248,7 @@ def test_the_report_follows_its_schema_and_is_strict_json(make_dataset, make_ton
         report = evaluate(judge, dataset, resamples=20)[0]
         assert report.provenance == {"artifact": "abc"}
         assert Report.model_validate_json(json.dumps(report.as_json(), allow_nan=False)) == report
-    first = evaluate(judges[0], dataset, resamples=20, probes=(), command="evaluate x")[0]
+    first = evaluate(judges[0], dataset, resamples=20, checks=(), command="evaluate x")[0]
     assert list(first.dimensions) == ["empathy", "warmth"]
     assert first.left_out.as_json() == {"not_judged": ["clarity"], "not_rated": ["humour"]}
     assert first.checks == {}
@@ -289,8 +289,8 @@ def test_what_a_user_can_mend_is_a_user_error(make_dataset, make_tone_judge):
         (
             make_tone_judge(),
             dataset,
-            {"probes": ["mono"]},
-            "probe 'mono'; expected one of response_only, context_only",
+            {"checks": ["mono"]},
+            "check 'mono'; expected one of response_only, context_only",
             DataError,
         ),
         (make_tone_judge(), bare, {}, "none of the 60 pairs has a rating of empathy", UserError),
@@ -323,7 +323,7 @@ def test_a_judge_that_scores_nothing_gets_a_report_that_says_so(make_dataset, ma
 @pytest.mark.parametrize(("cluster", "n_groups"), [("group_id", 15), ("context_speaker", 15), ("system_id", 4)])
 def test_intervals_draw_what_was_asked_for(make_dataset, make_tone_judge, cluster, n_groups):
     dataset, judge = make_dataset(noise=0.4), make_tone_judge(noise=0.4)
-    report = evaluate(judge, dataset, probes=(), cluster=cluster, resamples=50)[0]
+    report = evaluate(judge, dataset, checks=(), cluster=cluster, resamples=50)[0]
     own = report.dimensions["empathy"]
     assert (own.n_groups, report.cluster) == (n_groups, cluster)
     assert (own.spearman.low is None) == (n_groups < 5)
@@ -345,7 +345,7 @@ def test_a_pair_that_names_no_cluster_does_not_join_the_one_that_its_id_names(ma
 def test_bca_intervals_reach_every_statistic(make_dataset, make_tone_judge):
     dataset, judge = make_dataset(noise=0.4), make_tone_judge(noise=0.4)
     plain, bca = (
-        evaluate(judge, dataset, probes=("silent",), interval=interval)[0] for interval in ("percentile", "bca")
+        evaluate(judge, dataset, checks=("silent",), interval=interval)[0] for interval in ("percentile", "bca")
     )
     assert plain.dimensions["empathy"].spearman == bca.dimensions["empathy"].spearman  # t in both
     for name in ("mae", "loa_upper", "share_of_panel_ceiling"):

@@ -129,7 +129,7 @@ def test_a_report_links_to_what_explains_its_largest_disagreements(
     for module in (scorer_module, trained_module):
         load = module.load_to_score
         monkeypatch.setattr(module, "load_to_score", lambda *own, load=load: loaded.append(own) or load(*own))
-    words = ["evaluate", str(judge_folder), "--data", str(dataset_folder), "--split", "validation", "--probes", "none"]
+    words = ["evaluate", str(judge_folder), "--data", str(dataset_folder), "--split", "validation", "--checks", "none"]
     out = tmp_path / "report"
     assert main([*words, "--resamples", "5", "--device", "cpu", "--explain", "--out", str(out)]) == 0
     assert len(loaded) == 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from empathy_judge.eval.checks import CHECKS
 from empathy_judge.eval.listening import Listening, listening_sentence, voice_and_words
-from empathy_judge.eval.probes import PROBES
 from empathy_judge.eval.report.dimension import CheckReport
 from empathy_judge.eval.statistics.bootstrap import Resamples
 
@@ -90,7 +90,7 @@ def test_wide_intervals_leave_it_open(wide, kind):
     assert (found.kind, found.tone) == (kind, "none")
     for name in wide:
         low, high = -HEARS_BOTH[name] - 0.6, -HEARS_BOTH[name] + 0.6  # type: ignore[operator]
-        said = f"'{PROBES[name].title.lower()}' may change it by anything from {low:+.2f} to {high:+.2f}"
+        said = f"'{CHECKS[name].title.lower()}' may change it by anything from {low:+.2f} to {high:+.2f}"
         assert said.replace("-", "\N{MINUS SIGN}") in found.text.replace("-", "\N{MINUS SIGN}")
 
 
@@ -160,7 +160,7 @@ def test_shares_of_a_judge_that_adds_voice_and_words(a, b):
 
 
 def test_the_parts_are_those_of_three_regressions():
-    """Against R^2 of least squares, with correlated probes and noise."""
+    """Against R^2 of least squares, with correlated checks and noise."""
     rng = np.random.default_rng(3)
     voice, words, timing = parts(1, 300)
     full = voice + 0.5 * words + timing + rng.normal(size=300)

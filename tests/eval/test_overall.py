@@ -212,7 +212,7 @@ def test_compare_a_table_prints_the_answer(toy, capsys):
     ("words", "message"),
     [
         (["--out", "x"], "--out with --table; expected with --data"),
-        (["--probes", "silent"], "--probes with --table; expected with --data"),
+        (["--checks", "silent"], "--checks with --table; expected with --data"),
         (["--cluster", "context_speaker"], "--cluster context_speaker with --table; expected group_id, system_id"),
         (["--column", "item=clip"], "no column 'clip'"),
     ],

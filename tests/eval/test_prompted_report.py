@@ -32,7 +32,7 @@ from .conftest import AnyJudge, MeasureJudge, printed_at
 
 def evaluate(*arguments: Any, **options: Any) -> Any:
     """What is null or not is for the tests to say, not for a type checker."""
-    return typed_evaluate(*arguments, **{"probes": (), "resamples": 200, **options})
+    return typed_evaluate(*arguments, **{"checks": (), "resamples": 200, **options})
 
 
 def told(samples: Sequence[float] = (), versions: Sequence[str] = (), **changes: Any) -> dict[str, Any]:
@@ -75,7 +75,7 @@ ANSWERS = {
 
 
 def test_requests_failures_cost_and_time_and_the_requests_of_listening_checks_apart(six):
-    report = evaluate(asked_judge(ANSWERS), six, probes=("silent", "response_only")).report
+    report = evaluate(asked_judge(ANSWERS), six, checks=("silent", "response_only")).report
     assert report.prompting.as_json() == {
         "pairs": 6, "scored": 5, "without_score": {"refused": 1}, "questions": 18, "requests": 17, "kept": 3,
         "failed": 8, "failure_rate": pytest.approx(8 / 18),
@@ -253,7 +253,7 @@ ANSWERED = {f"pair-{number}": told([number % 5, (number + number % 2) % 5]) for 
 def test_a_comparison_shows_what_asking_took(make_dataset, make_tone_judge, tmp_path):
     dataset = make_dataset(n_groups=24, noise=0.4)
     found = compare(
-        [asked_judge(ANSWERED), comparing_judge(1.0), make_tone_judge(0.4)], dataset, probes=(), resamples=50
+        [asked_judge(ANSWERED), comparing_judge(1.0), make_tone_judge(0.4)], dataset, checks=(), resamples=50
     )
     asked, comparing, tone = prompted_rows(found.reports)
     icc = found.reports[0].dimensions["empathy"].usage.repeats.icc.value
@@ -279,7 +279,7 @@ def test_a_comparison_tells_why_questions_failed(make_dataset, make_tone_judge, 
     dataset = make_dataset(n_groups=24, noise=0.4)
     refused = told(failures={"rate limit": 3}, requests=0, cost=None)
     failing = ANSWERED | {pair.pair_id: refused for pair in dataset.pairs[-2:]}
-    found = compare([asked_judge(failing), make_tone_judge(0.4)], dataset, probes=(), resamples=50)
+    found = compare([asked_judge(failing), make_tone_judge(0.4)], dataset, checks=(), resamples=50)
     (said,) = failed_questions(found.reports)
     assert said == ("asked: 216 questions about 72 pairs; 6 failed (3 %: 6 x rate limit); 2 pairs without a score.")
     assert said in " ".join(printed_at(300, comparison_views(found.reports, found.rankings)).split())

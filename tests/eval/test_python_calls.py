@@ -26,13 +26,13 @@ def figures(report: Report) -> Report:
 
 
 def test_a_judge_is_a_folder_a_scorer_or_an_object(trained_run, dataset_folder, tmp_path, capsys):
-    words = ["--data", str(dataset_folder), "--probes", "response_only", "--resamples", "20"]
+    words = ["--data", str(dataset_folder), "--checks", "response_only", "--resamples", "20"]
     assert main(["evaluate", str(trained_run), *words, "--out", str(tmp_path / "report")]) == 0
     expected = figures(read_report(tmp_path / "report" / "agreement.json", Report))
     dataset = PairDataset.load(dataset_folder)
     scorer = Scorer.from_pretrained(trained_run)
     found = [
-        evaluate(judge, data, probes=["response_only"], resamples=20)
+        evaluate(judge, data, checks=["response_only"], resamples=20)
         for judge, data in (
             (trained_run, dataset_folder),
             (str(trained_run), dataset),
@@ -51,16 +51,16 @@ def test_a_judge_is_a_folder_a_scorer_or_an_object(trained_run, dataset_folder, 
     assert len(written) == len(found[2].to_frame())
 
     capsys.readouterr()
-    evaluate(scorer, dataset, split="train", probes=(), resamples=0)
+    evaluate(scorer, dataset, split="train", checks=(), resamples=0)
     assert "warning: split train: this judge was trained on train" in capsys.readouterr().err
 
 
 def test_judges_by_name_as_the_command_takes_them(dataset_folder, tmp_path, capsys):
     raters = sorted(set(PairDataset.load(dataset_folder).ratings["rater_id"]))
     names = ["constant", "random", f"human:{raters[0]}"]
-    words = ["--data", str(dataset_folder), "--probes", "none", "--resamples", "20"]
+    words = ["--data", str(dataset_folder), "--checks", "none", "--resamples", "20"]
     assert main(["compare", *names, *words, "--out", str(tmp_path / "out")]) == 0
-    found = compare(names, dataset_folder, probes=(), resamples=20)
+    found = compare(names, dataset_folder, checks=(), resamples=20)
     assert "judges are compared with the other raters" in capsys.readouterr().err
     assert found.reports[0].provenance["raters_left_out"] == [raters[0]]
     stored = read_report(tmp_path / "out" / "comparison.json", ComparisonReport)
@@ -74,7 +74,7 @@ def test_judges_by_name_as_the_command_takes_them(dataset_folder, tmp_path, caps
 def test_a_notebook_shows_people_beside_the_judge(make_tone_judge, make_dataset):
     judge = make_tone_judge(noise=0.4)
     judge.name = HOSTILE
-    found = evaluate(judge, make_dataset(noise=0.4), probes=(), resamples=50)
+    found = evaluate(judge, make_dataset(noise=0.4), checks=(), resamples=50)
     shown = found._repr_html_()
     (own,) = found.report.dimensions.values()
     ceiling, rater = own.ceiling.panel_mean.value, own.ceiling.spearman.value
@@ -94,11 +94,11 @@ def test_pairs_heard_in_windows_are_counted(trained_run, dataset_folder, make_to
     dataset = PairDataset.load(dataset_folder)
     long = dataclasses.replace(dataset.subset("test").pairs[0], response=Clip(make_tone(25, 150, 0.3), 16_000))
     pairs = tuple(long if pair.pair_id == long.pair_id else pair for pair in dataset.pairs)
-    found = evaluate(trained_run, dataclasses.replace(dataset, pairs=pairs), probes=(), resamples=0)
+    found = evaluate(trained_run, dataclasses.replace(dataset, pairs=pairs), checks=(), resamples=0)
     assert found.report.in_windows == 1
     assert set(found.items.set_index("pair_id").loc[[long.pair_id], "windows"]) == {3}
     with_one_refused = evaluate(
-        trained_run, dataclasses.replace(dataset, pairs=pairs), probes=(), resamples=0, windows=False
+        trained_run, dataclasses.replace(dataset, pairs=pairs), checks=(), resamples=0, windows=False
     )
     (own, *_) = with_one_refused.report.dimensions.values()
     assert own.n_items == found.report.dimensions[next(iter(found.report.dimensions))].n_items - 1
@@ -116,7 +116,7 @@ def test_what_is_no_judge_is_refused(dataset_folder):
 
 def test_a_signature_says_what_figures_depend_on(dataset_folder, tmp_path, capsys):
     """One line in the JSON, the table, the Markdown, the page and on the terminal; another for another question."""
-    words = ["evaluate", "constant", "--data", str(dataset_folder), "--split", "validation", "--probes", "none"]
+    words = ["evaluate", "constant", "--data", str(dataset_folder), "--split", "validation", "--checks", "none"]
     assert main([*words, "--resamples", "20", "--seed", "3", "--out", str(tmp_path / "report")]) == 0
     dataset = PairDataset.load(dataset_folder)
     signature = json.loads((tmp_path / "report" / "agreement.json").read_text())["signature"]
@@ -132,7 +132,7 @@ def test_a_signature_says_what_figures_depend_on(dataset_folder, tmp_path, capsy
         assert signature in (tmp_path / "report" / name).read_text()
 
     def measured(**changed) -> str:
-        chosen = {"split": "validation", "probes": (), "resamples": 20, "seed": 3, **changed}
+        chosen = {"split": "validation", "checks": (), "resamples": 20, "seed": 3, **changed}
         return evaluate("constant", dataset_folder, **chosen).report.signature
 
     assert measured() == signature
@@ -142,11 +142,11 @@ def test_a_signature_says_what_figures_depend_on(dataset_folder, tmp_path, capsy
 
 def test_scores_of_a_report_that_was_measured_otherwise_are_named(dataset_folder, tmp_path, capsys):
     def report_of(split: str) -> str:
-        evaluate("constant", dataset_folder, split=split, probes=(), resamples=20).save(tmp_path / split)
+        evaluate("constant", dataset_folder, split=split, checks=(), resamples=20).save(tmp_path / split)
         return f"scores:{tmp_path / split / 'items.csv'}"
 
     here, elsewhere = report_of("test"), report_of("validation")
-    data = ["--data", str(dataset_folder), "--probes", "none", "--resamples", "20"]
+    data = ["--data", str(dataset_folder), "--checks", "none", "--resamples", "20"]
     capsys.readouterr()
     assert main(["compare", here, "random", *data]) == 0
     assert capsys.readouterr().err == ""
@@ -155,14 +155,14 @@ def test_scores_of_a_report_that_was_measured_otherwise_are_named(dataset_folder
     assert capsys.readouterr().err == (
         f"warning: scores:test/items.csv: its report was measured on {drawn.format(0)}; here: {drawn.format(5)}\n"
     )
-    (line,) = compare([here, elsewhere], dataset_folder, probes=(), resamples=20).warnings
+    (line,) = compare([here, elsewhere], dataset_folder, checks=(), resamples=20).warnings
     assert line.startswith("scores:validation/items.csv: its report was measured on split:validation@")
     assert "; here: split:test@" in line
 
     stored = tmp_path / "test" / "agreement.json"
     for damaged in ("[", "[]", '{"signature": 3}', "{}"):  # a hint only: the scores stand by themselves
         stored.write_text(damaged)
-        assert compare([here], dataset_folder, probes=(), resamples=0, seed=5).warnings == []
+        assert compare([here], dataset_folder, checks=(), resamples=0, seed=5).warnings == []
     stored.write_text('{"signature": "of another program"}')
-    (line,) = compare([here], dataset_folder, probes=(), resamples=0).warnings
+    (line,) = compare([here], dataset_folder, checks=(), resamples=0).warnings
     assert "its report was measured on data: unknown, split: unknown, boot: unknown; here: data:" in line

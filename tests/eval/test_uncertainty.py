@@ -30,7 +30,7 @@ def evaluation(make_dataset, make_tone_judge):
     """60 items of two settings: in one the intervals are far too narrow."""
     dataset = make_dataset(noise=0.3)
     judge = sure_judge(make_tone_judge(noise=0.4), {"context_variant": 2.0, "tone_variant": 0.2}, (0.3, 0.6))
-    return evaluate(judge, dataset, split="test", probes=(), resamples=60)
+    return evaluate(judge, dataset, split="test", checks=(), resamples=60)
 
 
 def test_coverage_widths_and_the_surest_half_are_those_of_the_items(evaluation):
@@ -106,7 +106,7 @@ def test_verdicts_on_two_responses_are_measured_beside_one_rater(make_dataset, m
     judge = sure_judge(make_tone_judge(noise=0.4), {"context_variant": 2.0, "tone_variant": 0.2}, (0.3, 0.6))
     bounds = (None, None, 0.9, 0.8, 0.7, 0.5)
     judge.three_way = {"empathy": PreferenceModel(90, 30, 1.2, 0.4, bounds)}  # type: ignore[attr-defined]
-    measured = evaluate(judge, dataset, split="test", probes=(), resamples=60)
+    measured = evaluate(judge, dataset, split="test", checks=(), resamples=60)
     own: Any = measured.report.dimensions["empathy"].verdicts
     part = dataset.subset("test")
     first, second, counts = comparisons(part, part.pairs, part.card.dimensions[0])
@@ -136,7 +136,7 @@ def test_verdicts_on_two_responses_are_measured_beside_one_rater(make_dataset, m
 
 def test_one_standard_error_for_all_items_tells_none_apart(make_dataset, make_tone_judge):
     judge = sure_judge(make_tone_judge(noise=0.4), {"context_variant": 1.0, "tone_variant": 1.0}, (0.4, 0.4))
-    measured = evaluate(judge, make_dataset(noise=0.3), split="test", probes=(), resamples=20)
+    measured = evaluate(judge, make_dataset(noise=0.3), split="test", checks=(), resamples=20)
     own: Any = measured.report.dimensions["empathy"].uncertainty
     assert own.most_confident_half.spearman.value is None
     assert own.most_confident_half.gain.reason == "the standard error is the same for all items"

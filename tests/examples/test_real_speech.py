@@ -37,14 +37,14 @@ def test_import_to_score(imported, tmp_path, capsys):
     output_of(capsys, "split", data, "--by", "group_id")
     words = ("--config", CONFIG, "--data.path", data, "--run", run, "--trainer.max_epochs", 1)
     output_of(capsys, "train", *words)
-    probes = ("response_only", "context_swapped", "silent")
-    output_of(capsys, "evaluate", run, "--data", data, "--out", report, "--resamples", 200, "--probes", *probes)
+    checks = ("response_only", "context_swapped", "silent")
+    output_of(capsys, "evaluate", run, "--data", data, "--out", report, "--resamples", 200, "--checks", *checks)
     found = json.loads((report / "agreement.json").read_text())
     fidelity = found["dimensions"]["fidelity"]
     assert not found["dataset"]["synthetic"]
     assert fidelity["n_items"] >= 16
     assert 0.4 < fidelity["ceiling"]["spearman"]["value"] < 0.95
-    assert {*probes} <= set(found["checks"])
+    assert {*checks} <= set(found["checks"])
     judge = tmp_path / "judge"
     output_of(capsys, "export", run, "--out", judge, "--report", report / "agreement.json")
     clips = [Path(str(REAL)) / "mushra_codec/audio" / f"stim_01_{name}.flac" for name in ("ref", "lyra_32")]

@@ -161,19 +161,19 @@ def demo_report(folder: Path) -> Any:
     return {"report": _without(report, _VOLATILE), "items": json.loads(items[columns].to_json(orient="records"))}
 
 
-def probes(folder: Path) -> Any:
+def checks(folder: Path) -> Any:
     """Length, level and roughness of each clip of three pairs as every listening check leaves it."""
     import numpy as np
     from empathy_judge.data_modules.audio import decode
-    from empathy_judge.eval.probes import PROBES
+    from empathy_judge.eval.checks import CHECKS
 
     pairs = _pairs(folder)[:24]
     found: dict[str, Any] = {}
-    for name, probe in PROBES.items():
-        if probe.refuses(pairs) is not None:
+    for name, check in CHECKS.items():
+        if check.refuses(pairs) is not None:
             continue
         found[name] = {}
-        for pair in probe.apply(pairs, SEED)[:24:8]:
+        for pair in check.apply(pairs, SEED)[:24:8]:
             clips = [decode(source, 16_000) for source in pair.clips]
             found[name][pair.pair_id] = [
                 [len(clip), float(np.sqrt(np.mean(np.square(clip)))), float(np.abs(np.diff(clip)).mean())]
@@ -197,7 +197,7 @@ def mushra(folder: Path) -> Any:
     tables = (source / "pairs.csv", "--ratings", source / "ratings.csv", "--dimension", "fidelity=0:100:1")
     _run("import", "table", *tables, "--column", "response_speaker=speaker_id", "--out", data)
     _run("split", data, "--by", "group_id")
-    words = ("--data", data, "--probes", "none", "--resamples", 50, "--out", folder / "report", "--json")
+    words = ("--data", data, "--checks", "none", "--resamples", 50, "--out", folder / "report", "--json")
     return _without(json.loads(_run("evaluate", "acoustic", *words)), _VOLATILE)
 
 
@@ -341,7 +341,7 @@ def hidden_states(folder: Path) -> Any:
 
 
 _MADE = (
-    scores, rank, manifest, answers, demo_report, probes, kumar, mushra, splits, importers, losses, hidden_states,
+    scores, rank, manifest, answers, demo_report, checks, kumar, mushra, splits, importers, losses, hidden_states,
 )  # fmt: skip
 GOLDEN: dict[str, Callable[[Path], Any]] = {made.__name__: made for made in _MADE}
 NEEDS_REAL_DATA = ("kumar", "mushra", "splits")

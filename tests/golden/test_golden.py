@@ -31,7 +31,7 @@ BY_AUDIO = (
 )
 """What is not compared on other CPUs. There the sample's speech differs in the last bit, and with it the names of its
 files, which are hashes, and what perturbations draw, whose seeds are hashes too."""
-OF_NETWORKS = {"scores", "rank", "manifest", "answers", "demo_report", "probes", "losses", "hidden_states"}
+OF_NETWORKS = {"scores", "rank", "manifest", "answers", "demo_report", "checks", "losses", "hidden_states"}
 
 
 def differences(found: Any, expected: Any, tolerance: float, where: str = "") -> list[str]:
@@ -63,7 +63,7 @@ LONG = {"splits": pytest.mark.long}
 def test_nothing_has_moved(name: str) -> None:
     if name in golden.NEEDS_REAL_DATA and golden.REAL is None:
         pytest.skip("EMPATHY_JUDGE_REAL_DATA is not set")
-    if name == "probes" and not ON_X86:
+    if name == "checks" and not ON_X86:
         pytest.skip("the draws of perturbations are those of x86-64")
     expected = json.loads(golden.file_of(name).read_text())
     tolerance = OTHER_CPUS.get(name, NETWORK if name in OF_NETWORKS else ARITHMETIC)

@@ -52,7 +52,7 @@ def test_a_refit_probe_is_trained_on_both_splits_and_says_so(refit, dataset_fold
     assert landmarks in (0, len(pairs)) == (0, 21)
     # a report on pairs that it was trained on is marked, and they cannot calibrate it
     words = ["--data", str(dataset_folder), "--split", "validation"]
-    measured = ["--json", "--resamples", "20", "--probes", "none", "--out", str(tmp_path / "report")]
+    measured = ["--json", "--resamples", "20", "--checks", "none", "--out", str(tmp_path / "report")]
     assert main(["evaluate", str(refit.folder), *words, *measured]) == 0
     assert "this judge was trained on train, validation" in capsys.readouterr().err
     assert "trained on split validation" in failed(capsys, "calibrate", str(refit.folder), *words)

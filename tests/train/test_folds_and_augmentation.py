@@ -57,7 +57,7 @@ def test_one_turn_of_cross_validation(folds, train_arguments, tmp_path, every_ba
     assert (origin["train_splits"], origin["validation_splits"]) == (["fold1", "fold2"], ["fold3"])
 
     capsys.readouterr()
-    words = ["--data", str(folds), "--probes", "none", "--resamples", "20", "--out", str(tmp_path / "report")]
+    words = ["--data", str(folds), "--checks", "none", "--resamples", "20", "--out", str(tmp_path / "report")]
     assert main(["evaluate", str(tmp_path / "judge"), *words, "--split", "fold4"]) == DONE
     assert "warning" not in capsys.readouterr().err
     report = json.loads((tmp_path / "report/agreement.json").read_text())

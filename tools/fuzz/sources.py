@@ -141,7 +141,7 @@ def _hugging_face_audio(folder: Path) -> tuple[Path, Sequence[str]]:
 
 def _builder(test: str, name: str) -> Any:
     """What the importer's own test writes its sources with."""
-    return getattr(importlib.import_module(f"empathy_judge.tests.data_modules.test_import_{test}"), name)
+    return getattr(importlib.import_module(f"empathy_judge.tests.data_modules.importers.corpora.test_{test}"), name)
 
 
 def _written(test: str, name: str, folder: Path) -> tuple[Path, Sequence[str]]:

@@ -23,7 +23,7 @@ PROVIDERS = {provider.name: provider for provider in (OpenAIProvider, GeminiProv
 """The vendors whose protocols are spoken, by the name in a spec."""
 _IN_NAME = ("mode", "rubric", "hears", "examples", "samples", "opponents", "answers", "temperature")
 _USUAL = PromptedSettings.model_fields
-_COSTLY = "each listening check asks everything again; name those you want with --probes"
+_COSTLY = "each listening check asks everything again; name those you want with --checks"
 
 
 def open_prompted(

@@ -16,7 +16,7 @@ import pandas as pd
 
 from ....data_modules.ratings import Dimension
 from ....data_modules.schema import Pair
-from ...probes.pairs import context_keys
+from ...checks.pairs import context_keys
 from .. import OK, score_table
 from .questions import Example, Question, comparison_question, score_question
 from .runner import AskedOutcome, QueuedQuestion, Session

@@ -122,7 +122,7 @@ def test_a_check_that_was_not_run_is_not_called_undefined():
 
 def test_players_hold_their_clips(make_dataset, make_tone_judge):
     dataset = make_dataset(noise=0.4)
-    found = evaluate(make_tone_judge(noise=0.4), dataset, split="test", probes=(), resamples=10)
+    found = evaluate(make_tone_judge(noise=0.4), dataset, split="test", checks=(), resamples=10)
     page = Page(render_page(found.report, found.items, found.dataset))
     players = [player["src"] for player in page.all("audio")]
     assert len(players) == 20
@@ -245,7 +245,7 @@ def test_the_terminal_says_the_verdict_whether_it_listens_and_which_checks_were_
     alone = replace(
         alone, pairs=tuple(replace(pair, context=(), situation=None, context_text=None) for pair in alone.pairs)
     )
-    found = evaluate(make_tone_judge(noise=0.4), alone, split="test", resamples=50, probes=("response_only", "silent"))
+    found = evaluate(make_tone_judge(noise=0.4), alone, split="test", resamples=50, checks=("response_only", "silent"))
     said = [view for view in evaluation_views(found.report) if isinstance(view, str)]
     assert "Not possible, as no pair has a context: response only." in said
     (verdict,) = (line for line in said if line.startswith(found.report.dimensions["empathy"].verdict.text))
@@ -261,7 +261,7 @@ def comparison(make_dataset, make_tone_judge) -> Comparison:
     for judge, name in zip(judges, (HOSTILE, "first", "second"), strict=True):
         judge.name = name
     return compare(
-        [*judges, ConstantJudge({"empathy": 3.0})], make_dataset(noise=0.4), split=None, probes=(), resamples=200
+        [*judges, ConstantJudge({"empathy": 3.0})], make_dataset(noise=0.4), split=None, checks=(), resamples=200
     )
 
 
@@ -303,7 +303,7 @@ def test_a_ceiling_of_some_items_only_says_whose_they_are(comparison, make_datas
     dataset, partial, whole = make_dataset(noise=2.5), make_tone_judge(1.5), make_tone_judge(0.1)
     partial.name, score = "partial", partial.score
     partial.score = lambda pairs: score(pairs[: len(pairs) // 2])
-    found = compare([partial, whole], dataset, split=None, probes=(), resamples=50)
+    found = compare([partial, whole], dataset, split=None, checks=(), resamples=50)
     given, best = (report.dimensions["empathy"].ceiling.panel_mean.value for report in found.reports)
     assert f"{given:.2f}" != f"{best:.2f}"
     assert found.rankings["empathy"].judges[0].judge == whole.name

@@ -18,7 +18,7 @@ from empathy_judge.eval.evaluate import evaluate
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WIDTHS = (390, 1280)
-PROBES = ("response_only", "silent", "context_swapped", "low_pass", "gain")
+CHECKS = ("response_only", "silent", "context_swapped", "low_pass", "gain")
 LONG = "a/judge/with/a/rather/long/path/" + "x" * 120
 
 pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason="no Chromium"), pytest.mark.slow]
@@ -94,7 +94,7 @@ def test_a_report_in_a_browser(make_dataset, make_tone_judge, tmp_path):
     )
     judge = make_tone_judge(noise=0.4, dimensions=("empathy", "warmth"))
     judge.name = LONG
-    found = evaluate(judge, replace(dataset, pairs=pairs), split="test", probes=PROBES, resamples=20, command="w" * 300)
+    found = evaluate(judge, replace(dataset, pairs=pairs), split="test", checks=CHECKS, resamples=20, command="w" * 300)
     found.save(tmp_path / "report")
     page = tmp_path / "report" / "index.html"
     durations = check_page(page, tmp_path)

@@ -19,8 +19,8 @@ from empathy_judge.eval.pages.report import markdown_comparison, markdown_report
 def evaluation(make_dataset, make_tone_judge) -> Results:
     dimensions = ("empathy", "warmth")
     data = make_dataset(noise=0.4, dimensions=dimensions)
-    probes = ("response_only", "gain", "low_pass", "flat_prosody")
-    return evaluate(make_tone_judge(0.4, dimensions), data, split="test", probes=probes, resamples=50)
+    checks = ("response_only", "gain", "low_pass", "flat_prosody")
+    return evaluate(make_tone_judge(0.4, dimensions), data, split="test", checks=checks, resamples=50)
 
 
 def statistics(tree: Any) -> Iterator[Any]:
@@ -89,7 +89,7 @@ def test_names_do_not_break_a_markdown_table(make_dataset, make_tone_judge):
     judge.name = hostile
     data = make_dataset(noise=0.4)
     data = replace(data, card=replace(data.card, name=hostile))
-    report = evaluate(judge, data, split="test", probes=(), resamples=10).report
+    report = evaluate(judge, data, split="test", checks=(), resamples=10).report
     text = markdown_report(report)
     assert {len(row) for row in rows_of(text)} == {8}
     assert {len(row) for row in rows_of(text, 1)} == {7}
@@ -102,7 +102,7 @@ def test_names_do_not_break_a_markdown_table(make_dataset, make_tone_judge):
 def test_judges_are_listed_by_cluster(make_dataset, make_tone_judge):
     good, other, constant = make_tone_judge(0.1), make_tone_judge(3.0), ConstantJudge({"empathy": 3.0})
     good.name, other.name = "good", "noisy"
-    found = compare([constant, other, good], make_dataset(noise=0.4), split=None, probes=(), resamples=200)
+    found = compare([constant, other, good], make_dataset(noise=0.4), split=None, checks=(), resamples=200)
     text = markdown_comparison(found.reports, found.rankings)
     rows = rows_of(text)
     assert [(row[1], row[2]) for row in rows[2:]] == [("1", "good"), ("2", "noisy"), (rendering.NONE, "constant")]

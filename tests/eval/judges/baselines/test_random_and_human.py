@@ -43,7 +43,7 @@ def test_random_scores_are_uniform_on_the_scale(delivered):
 def test_a_rater_cannot_be_asked_again(make_dataset):
     dataset = make_dataset(noise=1.0)
     judge, others = HumanJudge(dataset, "rater-2"), without_raters(dataset, ["rater-2"])
-    found = evaluate(judge, others, split="test", probes=("response_only",), resamples=20).report
+    found = evaluate(judge, others, split="test", checks=("response_only",), resamples=20).report
     assert found.checks["response_only"]["empathy"].spearman.value is None
     own = found.dimensions["empathy"]
     assert (own.n_raters, own.n_ratings, own.n_items) == (3, 180, 60)

@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 
 from ....conftest import failed
 
-FAST = ["--split", "validation", "--probes", "none", "--resamples", "20", "--json"]
+FAST = ["--split", "validation", "--checks", "none", "--resamples", "20", "--json"]
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict, str]:

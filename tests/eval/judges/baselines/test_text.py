@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.eval.checks import CHECKS
 from empathy_judge.eval.judges import OK, check_score_table
 from empathy_judge.eval.judges.baselines.regression import NO_TRANSCRIPT, TextJudge
-from empathy_judge.eval.probes import PROBES
 from scipy.stats import spearmanr
 
 KIND = ("I am so sorry.", "That sounds hard.", "I am here for you.", "Take your time.")
@@ -69,7 +69,7 @@ def test_a_pair_without_a_transcript_has_a_status(judge, worded):
     assert table["status"].tolist() == [NO_TRANSCRIPT, OK]
     assert table["score"].isna().tolist() == [True, False]
     assert judge.score(silent[1:])["status"].tolist() == [NO_TRANSCRIPT]
-    unintelligible = PROBES["low_pass"].apply(test[:3], 0)  # whose transcripts nobody could write
+    unintelligible = CHECKS["low_pass"].apply(test[:3], 0)  # whose transcripts nobody could write
     assert judge.score(unintelligible)["status"].tolist() == [NO_TRANSCRIPT] * 3
 
 

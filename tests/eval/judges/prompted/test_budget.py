@@ -261,7 +261,7 @@ def test_a_server_without_a_price_is_asked_nothing(where, budget, rated_folder, 
         else:
             spec += f",base_url={server.url}/v1"
         words = ["compare", spec, "constant", "--data", str(rated_folder), "--answers", str(tmp_path / "a.sqlite")]
-        assert main([*words, "--probes", "none", *budget]) == 2
+        assert main([*words, "--checks", "none", *budget]) == 2
         assert not server.requests
     line = capsys.readouterr().err.strip().splitlines()[-1]
     host = server.url.removeprefix("http://")

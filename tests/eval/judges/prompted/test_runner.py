@@ -304,7 +304,7 @@ def test_a_clip_that_cannot_be_read_costs_its_pair_alone(scored, make_pairs, tmp
 def command(url: str, data: Path, answers: Path, *more: str) -> list[str]:
     spec = f"openai:m,base_url={url}/v1,samples=2,concurrency=4,price=2.5:32:10"
     words = ["compare", spec, "constant", "--data", str(data), "--answers", str(answers), "--budget", "5"]
-    return [sys.executable, "-m", "empathy_judge.cli", *words, "--probes", "none", "--resamples", "50", *more]
+    return [sys.executable, "-m", "empathy_judge.cli", *words, "--checks", "none", "--resamples", "50", *more]
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""What the probes do to a sound, measured on synthesised speech."""
+"""What the checks do to a sound, measured on synthesised speech."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from empathy_judge.data_modules import prosody
 from empathy_judge.data_modules.audio import Clip, decode, resample
 from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
-from empathy_judge.eval.probes import recording, voice
-from empathy_judge.eval.probes.voice import pulses
+from empathy_judge.eval.checks import recording, voice
+from empathy_judge.eval.checks.voice import pulses
 
 from .conftest import heard as measured
 

@@ -1,4 +1,4 @@
-"""Probes of the recording: filter, noise, codec and level. Also the function that changes every clip of pairs."""
+"""Checks of the recording: filter, noise, codec and level. Also the function that changes every clip of pairs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Listening probes: the same pairs with something removed, exchanged, or with changed sound.
+"""Listening checks: the same pairs with something removed, exchanged, or with changed sound.
 
-A probe returns changed pairs with the same ids, to be scored and compared with the unchanged human ratings.
+A check returns changed pairs with the same ids, to be scored and compared with the unchanged human ratings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ has changed, so the scores stay as they are.
 
 
 @dataclass(frozen=True)
-class Probe:
+class Check:
     """A change to pairs, and its meaning. Reports build sentences from the texts."""
 
     name: str  # key in reports; ``<name>_score`` in tables of items
@@ -42,12 +42,12 @@ class Probe:
 
 
 def _by_clip(change: recording.ClipChange, **options: bool) -> dict[str, Any]:
-    """The fields of a probe that changes each clip by itself."""
+    """The fields of a check that changes each clip by itself."""
     return {"apply": recording.by_clip(change, **options), "by_clip": True}
 
 
-_PROBES = (
-    Probe(
+_CHECKS = (
+    Check(
         name="response_only",
         title="Response only",
         expects="drop",
@@ -59,7 +59,7 @@ _PROBES = (
         apply=pairs.response_only,
         refuses=pairs.needs_context,
     ),
-    Probe(
+    Check(
         name="context_only",
         title="Context only",
         expects="drop",
@@ -71,7 +71,7 @@ _PROBES = (
         apply=pairs.context_only,
         refuses=pairs.needs_context,
     ),
-    Probe(
+    Check(
         name="silent",
         title="Both silent",
         expects="drop",
@@ -82,7 +82,7 @@ _PROBES = (
         if_stays="part of the score comes from how long clips last (or the situation if there is one), not the sound.",
         apply=pairs.silent,
     ),
-    Probe(
+    Check(
         name="context_swapped",
         title="Context swapped",
         expects="drop",
@@ -94,7 +94,7 @@ _PROBES = (
         apply=pairs.context_swapped,
         refuses=pairs.needs_two_groups,
     ),
-    Probe(
+    Check(
         name="response_swapped",
         title="Response swapped in its group",
         expects="drop",
@@ -106,7 +106,7 @@ _PROBES = (
         apply=pairs.response_swapped,
         refuses=pairs.needs_two_responses,
     ),
-    Probe(
+    Check(
         name="flat_prosody",
         title="Words without prosody",
         expects="drop",
@@ -117,7 +117,7 @@ _PROBES = (
         if_stays="the judge needs the words and their timing only, not how they are said.",
         **_by_clip(voice.flat_prosody),
     ),
-    Probe(
+    Check(
         name="low_pass",
         title="Prosody without words",
         expects="keep",
@@ -128,7 +128,7 @@ _PROBES = (
         if_stays="pitch, timing and loudness are enough for the judge.",
         **_by_clip(recording.low_pass, keeps_words=False),
     ),
-    Probe(
+    Check(
         name="monotone",
         title="Monotone",
         expects="drop",
@@ -139,7 +139,7 @@ _PROBES = (
         if_stays="the judge does not need intonation.",
         **_by_clip(voice.monotone),
     ),
-    Probe(
+    Check(
         name="loudness",
         title="Loudness flattened",
         expects="drop",
@@ -150,7 +150,7 @@ _PROBES = (
         if_stays="the judge does not need loudness.",
         **_by_clip(voice.level_flattened),
     ),
-    Probe(
+    Check(
         name="resynthesis",
         title="Resynthesis",
         expects="keep",
@@ -161,7 +161,7 @@ _PROBES = (
         if_stays="the vocoder does not disturb the judge.",
         **_by_clip(voice.resynthesis),
     ),
-    Probe(
+    Check(
         name="speaker",
         title="Another speaker",
         expects="keep",
@@ -172,7 +172,7 @@ _PROBES = (
         if_stays="the judge does not mind who speaks.",
         **_by_clip(voice.other_speaker),
     ),
-    Probe(
+    Check(
         name="noise",
         title="Noise",
         expects="keep",
@@ -183,7 +183,7 @@ _PROBES = (
         if_stays="the judge does not mind noise.",
         **_by_clip(recording.noisy),
     ),
-    Probe(
+    Check(
         name="codec",
         title="Codec",
         expects="keep",
@@ -194,7 +194,7 @@ _PROBES = (
         if_stays="the judge does not mind the codec.",
         **_by_clip(recording.coded),
     ),
-    Probe(
+    Check(
         name="gain",
         title="Gain",
         expects="same",
@@ -207,22 +207,22 @@ _PROBES = (
         tolerance=0.25,
     ),
 )
-PROBES: Mapping[str, Probe] = {probe.name: probe for probe in _PROBES}
-"""Every probe by its name, in the order in which reports show them."""
+CHECKS: Mapping[str, Check] = {check.name: check for check in _CHECKS}
+"""Every check by its name, in the order in which reports show them."""
 
-DEFAULT_PROBES = ("response_only", "context_swapped", "silent", "flat_prosody", "low_pass")
-"""Default probes of `evaluate`: they test for shortcuts past the context, and words against voice."""
+DEFAULT_CHECKS = ("response_only", "context_swapped", "silent", "flat_prosody", "low_pass")
+"""Default checks of `evaluate`: they test for shortcuts past the context, and words against voice."""
 
 
-def choose(names: Sequence[str] | Literal["all"]) -> tuple[Probe, ...]:
-    """The probes of these names in the order of `PROBES`, each once; ``all`` = every one.
+def choose(names: Sequence[str] | Literal["all"]) -> tuple[Check, ...]:
+    """The checks of these names in the order of `CHECKS`, each once; ``all`` = every one.
 
     Raises:
-        DataError: If there is no probe of a name; the message lists those that exist.
+        DataError: If there is no check of a name; the message lists those that exist.
     """
     if isinstance(names, str) and names != "all":
         names = (names,)
-    unknown = [] if names == "all" else [name for name in names if name not in PROBES]
+    unknown = [] if names == "all" else [name for name in names if name not in CHECKS]
     if unknown:
-        raise DataError(f"probe {shown(unknown[0])}; expected one of {', '.join(PROBES)}")
-    return tuple(probe for probe in PROBES.values() if names == "all" or probe.name in names)
+        raise DataError(f"check {shown(unknown[0])}; expected one of {', '.join(CHECKS)}")
+    return tuple(check for check in CHECKS.values() if names == "all" or check.name in names)

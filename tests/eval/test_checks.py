@@ -15,11 +15,11 @@ import soundfile
 from empathy_judge.data_modules.audio import Clip, decode
 from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset, Turn
 from empathy_judge.eval import evaluate as module
+from empathy_judge.eval.checks import CHECKS, DEFAULT_CHECKS
+from empathy_judge.eval.checks.pairs import context_only, context_swapped, response_only, response_swapped, silent
+from empathy_judge.eval.checks.recording import change_clips
 from empathy_judge.eval.evaluate import LEFT_OUT, evaluate
-from empathy_judge.eval.listening import VOICE_PROBE, WORDS_PROBE, check_view, voice_and_words
-from empathy_judge.eval.probes import DEFAULT_PROBES, PROBES
-from empathy_judge.eval.probes.pairs import context_only, context_swapped, response_only, response_swapped, silent
-from empathy_judge.eval.probes.recording import change_clips
+from empathy_judge.eval.listening import VOICE_CHECK, WORDS_CHECK, check_view, voice_and_words
 from empathy_judge.eval.statistics.bootstrap import Resamples
 
 from .conftest import TEXTS, MeasureJudge, dataset_of, heard, pitch_range, spoken_pairs, tone_clip, tone_of
@@ -120,7 +120,7 @@ def test_an_unreadable_clip_is_left_to_the_judge(tmp_path):
     assert [pair.response for pair in silent(broken)] == [pair.response for pair in broken]
     assert change_clips(broken, lambda clip, rng: clip, 0) == tuple(broken)
     assert len(context_swapped(broken)) == len(response_swapped(broken)) == 4
-    assert PROBES["response_swapped"].refuses(broken) is None
+    assert CHECKS["response_swapped"].refuses(broken) is None
 
 
 @pytest.mark.parametrize("sizes", [[2], [3, 2], [5, 4, 1, 2], [7] * 10])
@@ -159,7 +159,7 @@ def test_a_response_never_comes_back_as_the_same_sound():
 
 def test_responses_that_cannot_be_swapped_are_refused():
     for pairs in (pairs_in_groups([1, 1, 1]), [replace(pair, response=tone_clip(0)) for pair in pairs_in_groups([3])]):
-        assert PROBES["response_swapped"].refuses(pairs) == "no group has two different responses"
+        assert CHECKS["response_swapped"].refuses(pairs) == "no group has two different responses"
 
 
 def test_context_only_silences_the_response_and_nothing_else():
@@ -190,10 +190,10 @@ def sounds(pairs: Any) -> dict[str, list[list[float]]]:
     }
 
 
-@pytest.mark.parametrize("name", [name for name, probe in PROBES.items() if probe.by_clip])
+@pytest.mark.parametrize("name", [name for name, check in CHECKS.items() if check.by_clip])
 def test_a_probe_of_clips_changes_clips_and_depends_on_nothing_but_them(name):
-    pairs, probe = noisy_pairs(), PROBES[name]
-    changed = probe.apply(pairs, 3)
+    pairs, check = noisy_pairs(), CHECKS[name]
+    changed = check.apply(pairs, 3)
     gone = {"context", "response"} | ({"context_text", "response_text"} if name == "low_pass" else set())
     for before, after in zip(pairs, changed, strict=True):
         assert unchanged(before, after, ALL_FIELDS - gone)
@@ -201,15 +201,15 @@ def test_a_probe_of_clips_changes_clips_and_depends_on_nothing_but_them(name):
         assert after.context[0].role == "user"
     assert changed[0].context[0].audio is changed[1].context[0].audio
     # Order and portion do not matter, nor whether the clip is in memory or in a file.
-    assert sounds(probe.apply(pairs[::-1], 3)) == sounds(changed)
-    assert sounds(probe.apply(pairs[1:2], 3)) == {"p1": sounds(changed)["p1"]}
+    assert sounds(check.apply(pairs[::-1], 3)) == sounds(changed)
+    assert sounds(check.apply(pairs[1:2], 3)) == {"p1": sounds(changed)["p1"]}
     assert all(
         own != new
         for one, other in zip(sounds(pairs).values(), sounds(changed).values(), strict=True)
         for own, new in zip(one, other, strict=True)
     )
     if name in ("noise", "gain", "speaker", "flat_prosody"):  # what they draw follows the seed
-        assert any(sounds(probe.apply(pairs, seed)) != sounds(changed) for seed in (0, 1, 2))
+        assert any(sounds(check.apply(pairs, seed)) != sounds(changed) for seed in (0, 1, 2))
 
 
 # ---------------------------------------------------------------- judges of known hearing are told apart by the checks
@@ -224,8 +224,8 @@ def speech() -> PairDataset:
     return dataset_of(spoken_pairs(), rows, Dimension("empathy", -1, 14))
 
 
-def checks_of(judge: MeasureJudge, probes: Sequence[str], **options: Any) -> dict[str, Any]:
-    report = evaluate(judge, speech(), split=None, probes=probes, resamples=100, **options).report
+def checks_of(judge: MeasureJudge, checks: Sequence[str], **options: Any) -> dict[str, Any]:
+    report = evaluate(judge, speech(), split=None, checks=checks, resamples=100, **options).report
     return {name: results["empathy"] for name, results in report.checks.items()}
 
 
@@ -233,7 +233,7 @@ def test_a_judge_of_intonation_loses_it_with_pitch_and_nothing_else():
     judge = MeasureJudge(lambda pair: pitch_range(pair.response), "intonation")
     gone, kept = ("silent", "flat_prosody", "monotone"), ("low_pass", "gain", "noise")
     found = checks_of(judge, (*gone, *kept))
-    assert list(found) == [name for name in PROBES if name in gone + kept]
+    assert list(found) == [name for name in CHECKS if name in gone + kept]
     for name in ("flat_prosody", "monotone"):
         assert found[name].drop.value > 0.5, name
         assert found[name].drop.low > 0.2, name
@@ -266,7 +266,7 @@ def test_judges_of_voice_and_of_words_have_their_index():
         return float(TEXTS.index(pair.response_text)) if pair.response_text else 1.0
 
     pairs = speech().pairs
-    sides = [pairs, *(PROBES[name].apply(pairs, 0) for name in (VOICE_PROBE, WORDS_PROBE))]
+    sides = [pairs, *(CHECKS[name].apply(pairs, 0) for name in (VOICE_CHECK, WORDS_CHECK))]
     ranges, said = (np.array([[measure(pair) for pair in side] for side in sides]) for measure in (voice, words))
     resamples = Resamples.draw([pair.group_id for pair in pairs], 50, 0)
     found = {
@@ -283,7 +283,7 @@ def test_pairs_that_a_probe_leaves_out_are_counted(make_dataset, make_tone_judge
     dataset = make_dataset()
     lonely = [replace(pair, group_id=pair.pair_id) if number < 8 else pair for number, pair in enumerate(dataset.pairs)]
     crowd = replace(dataset, pairs=tuple(lonely))
-    found = evaluate(make_tone_judge(noise=0.1), crowd, split=None, probes=["response_swapped"], resamples=20)
+    found = evaluate(make_tone_judge(noise=0.1), crowd, split=None, checks=["response_swapped"], resamples=20)
     report, items = found.report, found.items
     check = report.checks["response_swapped"]["empathy"]
     left_out = items["response_swapped_status"] == LEFT_OUT
@@ -301,10 +301,10 @@ def test_clips_are_changed_in_portions_with_whole_groups(make_dataset, monkeypat
     def measure(pair: Pair) -> float:
         return float(np.square(decode(pair.response, 8000)).mean())
 
-    whole = evaluate(MeasureJudge(measure, "power"), dataset, split=None, probes=["noise"], resamples=10)
+    whole = evaluate(MeasureJudge(measure, "power"), dataset, split=None, checks=["noise"], resamples=10)
     judge = MeasureJudge(measure, "power")
     monkeypatch.setattr(module, "_PORTION", 12)
-    parts = evaluate(judge, dataset, split=None, probes=["noise"], resamples=10)
+    parts = evaluate(judge, dataset, split=None, checks=["noise"], resamples=10)
     assert judge.seen == [30, 12, 12, 6]
     pd.testing.assert_frame_equal(parts.items, whole.items)
     assert parts.report.checks == whole.report.checks
@@ -313,9 +313,9 @@ def test_clips_are_changed_in_portions_with_whole_groups(make_dataset, monkeypat
 def test_probes_are_run_as_asked_for(make_dataset):
     dataset = make_dataset(n_groups=4, per_group=2)
     judge = MeasureJudge(lambda pair: float(len(decode(pair.response, 8000))), "lengths")
-    assert set(evaluate(judge, dataset, split=None, resamples=5).report.checks) == set(DEFAULT_PROBES)
-    everything = evaluate(judge, dataset, split=None, probes="all", resamples=5).report.checks
-    assert list(everything) == list(PROBES)
+    assert set(evaluate(judge, dataset, split=None, resamples=5).report.checks) == set(DEFAULT_CHECKS)
+    everything = evaluate(judge, dataset, split=None, checks="all", resamples=5).report.checks
+    assert list(everything) == list(CHECKS)
     assert everything["silent"]["empathy"].mean_change == 0  # silence is as long
-    for probes, run in (((), []), ("silent", ["silent"]), (["gain", "silent", "gain"], ["silent", "gain"])):
-        assert list(evaluate(judge, dataset, split=None, probes=probes, resamples=5).report.checks) == run
+    for checks, run in (((), []), ("silent", ["silent"]), (["gain", "silent", "gain"], ["silent", "gain"])):
+        assert list(evaluate(judge, dataset, split=None, checks=checks, resamples=5).report.checks) == run

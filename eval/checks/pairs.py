@@ -1,4 +1,4 @@
-"""Probes of whole pairs: a side is removed, or contexts or responses are exchanged between pairs.
+"""Checks of whole pairs: a side is removed, or contexts or responses are exchanged between pairs.
 
 The ratings stay with the pair, so that they no longer fit the audio after an exchange. A transcript moves with its
 audio.
@@ -190,7 +190,7 @@ def _permutation(labels: np.ndarray, avoided: np.ndarray, rng: np.random.Generat
     return np.array(donors)
 
 
-# ---------------------------------------------------------------- why a probe is not possible
+# ---------------------------------------------------------------- why a check is not possible
 
 
 def needs_context(pairs: Sequence[Pair]) -> str | None:

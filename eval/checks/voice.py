@@ -1,9 +1,9 @@
-"""Probes of the voice: intonation, loudness, voice quality or the speaker is flattened or changed.
+"""Checks of the voice: intonation, loudness, voice quality or the speaker is flattened or changed.
 
 Speech is separated into excitation and spectral envelope, and resynthesised with another excitation. The envelope comes
 from linear prediction (Atal and Hanauer, 1971). The excitation consists of pulses at a given pitch and noise, mixed by
 the autocorrelation peak, which is the share of harmonic power (Boersma, 1993). This is a vocoder: it keeps the timbre
-within the envelope, loses the fine structure of the voice, and buzzes. The probe ``resynthesis`` measures the effect of
+within the envelope, loses the fine structure of the voice, and buzzes. The check ``resynthesis`` measures the effect of
 the vocoder alone on a judge.
 """
 
