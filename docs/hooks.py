@@ -1,4 +1,4 @@
-"""What `make docs` adds: commands, configuration, measures of delivery, and the package for the Python reference."""
+"""What `make docs` adds: commands, configuration, fields of reports, measures of delivery, and the Python reference."""
 
 from __future__ import annotations
 

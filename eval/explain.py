@@ -258,7 +258,7 @@ def flattened(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def neutral(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The clip at the pitch, periodicity and level of the probe ``flat_prosody``; only its timing is its own."""
+    """The clip at the pitch, periodicity and level of the check ``flat_prosody``; only its timing is its own."""
     return voice.flat_prosody(Clip(samples, voice.RATE), rng).samples
 
 

@@ -73,7 +73,7 @@ def _looped(samples: np.ndarray) -> np.ndarray:
 
 
 def _breathing(clip: Clip, rng: np.random.Generator) -> Clip:
-    """A synthetic breath (a swell of noise) before and after the clip, as far below it as the noise of the probe."""
+    """A synthetic breath (a swell of noise) before and after the clip, as far below it as the noise of the check."""
     count = round(_BREATH_SECONDS * clip.rate)
     spectrum = np.fft.rfft(rng.standard_normal((2, count)))
     hertz = np.fft.rfftfreq(count, 1 / clip.rate)

@@ -191,7 +191,7 @@ def sounds(pairs: Any) -> dict[str, list[list[float]]]:
 
 
 @pytest.mark.parametrize("name", [name for name, check in CHECKS.items() if check.by_clip])
-def test_a_probe_of_clips_changes_clips_and_depends_on_nothing_but_them(name):
+def test_a_check_of_clips_changes_clips_and_depends_on_nothing_but_them(name):
     pairs, check = noisy_pairs(), CHECKS[name]
     changed = check.apply(pairs, 3)
     gone = {"context", "response"} | ({"context_text", "response_text"} if name == "low_pass" else set())
@@ -279,7 +279,7 @@ def test_judges_of_voice_and_of_words_have_their_index():
     assert 0.2 < found["both"] < 0.8
 
 
-def test_pairs_that_a_probe_leaves_out_are_counted(make_dataset, make_tone_judge):
+def test_pairs_that_a_check_leaves_out_are_counted(make_dataset, make_tone_judge):
     dataset = make_dataset()
     lonely = [replace(pair, group_id=pair.pair_id) if number < 8 else pair for number, pair in enumerate(dataset.pairs)]
     crowd = replace(dataset, pairs=tuple(lonely))
@@ -310,7 +310,7 @@ def test_clips_are_changed_in_portions_with_whole_groups(make_dataset, monkeypat
     assert parts.report.checks == whole.report.checks
 
 
-def test_probes_are_run_as_asked_for(make_dataset):
+def test_checks_are_run_as_asked_for(make_dataset):
     dataset = make_dataset(n_groups=4, per_group=2)
     judge = MeasureJudge(lambda pair: float(len(decode(pair.response, 8000))), "lengths")
     assert set(evaluate(judge, dataset, split=None, resamples=5).report.checks) == set(DEFAULT_CHECKS)

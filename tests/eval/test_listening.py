@@ -188,7 +188,7 @@ def test_a_judge_of_timing_is_all_common_and_has_no_index():
     assert found["words_r"].value == pytest.approx(-1)
 
 
-def test_constant_scores_on_a_probe_explain_nothing():
+def test_constant_scores_on_a_check_explain_nothing():
     voice, _, _ = parts(0, 100)
     found = voice_and_words(voice, voice, np.full(100, 3.0), resamples_of(100))
     assert [found[name].value for name in ("voice", "words", "index")] == pytest.approx([1, 0, 1], abs=1e-9)

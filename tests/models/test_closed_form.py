@@ -229,5 +229,5 @@ def test_agreement_is_that_of_ridge_without_each_fold(monkeypatch):
     for kept, out in GroupKFold(5, shuffle=True, random_state=0).split(scaled, groups=data.groups):
         ridge = Ridge(alpha=0.3 * len(kept) / 90).fit(scaled[kept], data.targets[kept, 0])  # for so many pairs
         expected.append(spearmanr(ridge.predict(scaled[out]), data.targets[out, 0]).statistic)
-    found = closed_form._Equations(scaled, None, 0).add(data, block_scale).agreement(data, block_scale)[0]
+    found = closed_form._NormalEquations(scaled, None, 0).add(data, block_scale).agreement(data, block_scale)[0]
     assert found == pytest.approx(np.mean(expected), abs=1e-9)
