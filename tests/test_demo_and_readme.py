@@ -25,6 +25,8 @@ from empathy_judge.cli import main, options_of
 from empathy_judge.commands.judges import Serve
 from empathy_judge.commands.options import Command
 from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.eval.report.base import read_report
+from empathy_judge.eval.report.dataset import Report
 from empathy_judge.eval.views import evaluation_views
 from empathy_judge.models import three_way
 from rich.table import Table
@@ -101,7 +103,8 @@ def test_demo_leaves_what_it_promises_and_already_learns(workplace):
     spearman = report["dimensions"]["vocal_empathy"]["spearman"]["value"]
     assert f"{spearman:.2f}" in card
     assert spearman > 0.5
-    tables = [view for view in evaluation_views(report) if isinstance(view, Table)]
+    typed = read_report(demo / "report" / "agreement.json", Report)
+    tables = [view for view in evaluation_views(typed) if isinstance(view, Table)]
     (panel,) = [table for table in tables if "two raters" in str(table.title)]  # wider than 50 columns
     assert all(
         cell in (workplace / "told.txt").read_text(encoding="utf-8") for cell in map(str, panel.columns[-1].cells)

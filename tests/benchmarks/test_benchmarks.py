@@ -266,7 +266,7 @@ class TestSmallData:
         card = SimpleNamespace(dimensions=(dimension,))
         dataset = SimpleNamespace(card=card, mean_scores=lambda: human)
         judge = SimpleNamespace(settings=JudgeSettings(backbone="nano"), dimensions=(dimension,), device="cpu")
-        heard = made.Heard(
+        heard = made.Activations(
             {pair.pair_id: row for row, pair in enumerate(pairs)},
             torch.from_numpy(rng.normal(size=(200, 8)).astype(np.float32)),
             torch.from_numpy(rng.normal(size=(200, 3, 2, 2, 4)).astype(np.float32)),

@@ -111,7 +111,7 @@ def test_columns_of_one_type_measure_the_same(tmp_path, kind):
         pq.write_table(one, tmp_path / f"{number}.parquet")
         frame = read_frame(tmp_path / f"{number}.parquet", {})
         assert frame.rows["score"].tolist() == scores.tolist()
-        found.append(measure_agreement(frame, [], resamples=0)["dimensions"])
+        found.append(measure_agreement(frame, [], resamples=0).as_json()["dimensions"])
     assert repr(found[0]) == repr(found[1])
 
 
@@ -223,7 +223,9 @@ def test_agreement_does_not_depend_on_the_type(tmp_path, kind):
         frame = read_frame(path, {})
         scores = frame.rows.pivot(index="pair_id", columns="rater_id", values="score").to_numpy()
         assert nominal_alpha(scores) == nominal_alpha(np.column_stack([truth, truth, noisy]))
-        (report,) = measure_agreement(frame, [], pairs=True, kappa_weights="ranks", resamples=20)["dimensions"]
+        (report,) = measure_agreement(frame, [], pairs=True, kappa_weights="ranks", resamples=20).as_json()[
+            "dimensions"
+        ]
         reports.append((report["people"], report["pairs"]))
     assert reports[0] == reports[1]
     assert reports[1][1][0]["linear_kappa"]["value"] == 1

@@ -72,7 +72,7 @@ def read_by(judge, pair) -> torch.Tensor:
 def let_probes_choose_a_kernel(monkeypatch, *, without_language_model: bool = False) -> None:
     """Of one width, of the ranks of ratings; its states may be noise to the fit, so that it leaves them out."""
     monkeypatch.setattr("empathy_judge.models.probe.WIDTHS", (0.25,))
-    monkeypatch.setattr("empathy_judge.models.closed_form.LEAD", -np.inf)
+    monkeypatch.setattr("empathy_judge.models.closed_form.MIN_GAIN", -np.inf)
 
     def fitted(sample: FeatureBatch, blocks: np.ndarray, *arguments, **options) -> Solution:
         if without_language_model:

@@ -125,7 +125,7 @@ def test_adapters_start_at_a_kernel_where_it_is_the_better_probe(
     expected = fitted_again(load_any(probe).judge, dataset_folder, widths=(0.25,), may_rank=True)
     assert_same_order(last["start"].numpy(), expected)
     weights = last["state_dict"]
-    assert weights["judge.head_input.reach"].gt(0).all()
+    assert weights["judge.head_input.block_scale"].gt(0).all()
     assert max(own.abs().max() for name, own in weights.items() if "lora_B" in name) > 1e-4  # zero before training
     assert weights["judge.head.linear.weight"].shape[1] == len(weights["judge.head_input.landmarks"])
     check_export_scores_the_same(run, tmp_path / "judge", PairDataset.load(dataset_folder).pairs[:3])
@@ -142,7 +142,7 @@ def test_adapters_start_at_a_kernel_that_leaves_out_the_language_model(
     last, alone = read_checkpoint(run / LAST_FILE), read_checkpoint(tmp_path / "probe" / BEST_FILE)
     np.testing.assert_allclose(last["start"], alone["validation"]["score"], atol=1e-5)
     weights = last["state_dict"]
-    assert (weights["judge.head_input.reach"] == 0).any()
+    assert (weights["judge.head_input.block_scale"] == 0).any()
     landmarks = len(weights["judge.head_input.landmarks"])
     assert alone["state_dict"]["judge.head.linear.weight"].shape[1] == landmarks
     beside = weights["judge.head.linear.weight"][:, landmarks:]

@@ -223,7 +223,7 @@ def scorer(gpu: OnCuda) -> None:
         inputs = for_real(judge.build_inputs, asked, states)
         assert (inputs.packed is None) == (not judge.backbone.reads_text)
     with torch.inference_mode():
-        found = judge.predict(gpu.fake(inputs))
+        found = judge.predict(gpu.fake(inputs).to(judge.device))  # as `Predictor` does
     assert found.score.shape == (len(asked), len(SCALES))
     assert on_gpu(found.score), "copied before all batches were computed"
 
