@@ -204,7 +204,6 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.S
 
     Refuses unusable files before decoding.
     """
-
     try:
         size = len(source) if isinstance(source, bytes) else _file_size(Path(source), name)
         if size == 0:

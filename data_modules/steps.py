@@ -35,9 +35,11 @@ def on_scale(scores: np.ndarray, minimum: float, maximum: float, step: float | N
     """
     scores = np.asarray(scores, np.float64)
     if step is None:
-        is_low, is_high = (_is_rounded(scores, np.full(len(scores), end), np.inf) for end in (minimum, maximum))
         outside = ~((minimum <= scores) & (scores <= maximum))  # NaN too
-        return np.where(outside, np.select([is_low, is_high], [minimum, maximum], np.nan), scores)
+        beyond, result = scores[outside], scores.copy()
+        is_low, is_high = (_is_rounded(beyond, np.full(len(beyond), end), np.inf) for end in (minimum, maximum))
+        result[outside] = np.select([is_low, is_high], [minimum, maximum], np.nan)
+        return result
     distinct, codes = np.unique(scores, return_inverse=True)
     intervals = round((maximum - minimum) / step)
     with np.errstate(invalid="ignore"):  # infinities
@@ -69,7 +71,8 @@ def same_scores(scores: np.ndarray) -> np.ndarray:
     for kind in _NARROW:
         rounded = _narrow(distinct, kind)
         at = np.minimum(np.searchsorted(distinct, rounded), max(len(distinct) - 1, 0))
-        for number in np.flatnonzero(_is_long(rounded) & (distinct[at] == rounded) & (distinct != rounded)):
+        candidates = np.flatnonzero((distinct[at] == rounded) & (distinct != rounded))
+        for number in candidates[_is_long(rounded[candidates])]:
             value = float(distinct[number])
             if len(repr(value)) < len(repr(float(result[at[number]]))):
                 result[at[number]] = value
@@ -103,13 +106,12 @@ def _narrow(values: np.ndarray, kind: type[np.floating]) -> np.ndarray:
 
 def _is_rounded(values: np.ndarray, steps: np.ndarray, distance: float) -> np.ndarray:
     """Whether each value is its step in a narrower type, in which no other step is the same number."""
-    found, is_long = np.zeros(len(values), bool), _is_long(values)
+    found = np.zeros(len(values), bool)
     for kind in _NARROW:
         rounded = _narrow(steps, kind)
         with np.errstate(invalid="ignore"):  # infinities
-            found |= (
-                is_long & (values == rounded) & (np.spacing(np.abs(rounded).astype(kind)).astype(np.float64) < distance)
-            )
+            found |= (values == rounded) & (np.spacing(np.abs(rounded).astype(kind)).astype(np.float64) < distance)
+    found[found] = _is_long(values[found])  # digits are counted for these alone: one number takes as long as all above
     return found
 
 
