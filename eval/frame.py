@@ -102,18 +102,6 @@ class Frame:
     rows: pd.DataFrame
     source: str  # where they come from, for messages
 
-    def __post_init__(self) -> None:
-        """Refuse scores so close to each other that their squares would be lost below the least float64."""
-        for name, scores in self.rows.groupby(["dimension", "rater_id"], sort=False)["score"]:
-            values = scores.to_numpy(np.float64)
-            if not 0 < np.fmax.reduce(values) - np.fmin.reduce(values) < 1 / LARGEST:  # not either without any score
-                continue
-            dimension, annotator = cast("tuple[str, str]", name)
-            raise DataError(
-                f"{self.source}: all scores of {annotator} on {dimension} lie within {1 / LARGEST:g}; "
-                "expected another unit, such as their logarithm"
-            )
-
     @classmethod
     def of_dataset(cls, dataset: PairDataset, scores: Mapping[str, pd.DataFrame], clusters: Mapping[str, str]) -> Frame:
         """The ratings of a dataset, and scores of judges.
@@ -139,6 +127,7 @@ class Frame:
             .join(pairs, on="pair_id")
             .assign(dataset=None)
         )
+        _check_spread(rows, dataset.card.name)
         return cls(rows[list(COLUMNS)], dataset.card.name)
 
     @property
@@ -211,6 +200,19 @@ def clusters_by(names: Iterable[Any], ids: Iterable[str]) -> list[str]:
     return [f"named {name}" if name else f"item {own}" for name, own in both]
 
 
+def _check_spread(rows: pd.DataFrame, source: str) -> None:
+    """Refuse scores so close to each other that their squares would be lost below the least float64."""
+    for name, scores in rows.groupby(["dimension", "rater_id"], sort=False)["score"]:
+        values = scores.to_numpy(np.float64)
+        if not 0 < np.fmax.reduce(values) - np.fmin.reduce(values) < 1 / LARGEST:  # not either without any score
+            continue
+        dimension, annotator = cast("tuple[str, str]", name)
+        raise DataError(
+            f"{source}: all scores of {annotator} on {dimension} lie within {1 / LARGEST:g}; "
+            "expected another unit, such as their logarithm"
+        )
+
+
 def read_frame(path: str | Path, columns: Mapping[str, str]) -> Frame:
     """Reads a CSV, TSV, JSONL or Parquet table with one row per score; nobody is a judge yet.
 
@@ -251,5 +253,6 @@ def read_frame(path: str | Path, columns: Mapping[str, str]) -> Frame:
         score = record.number(column_of["score"])
         rows.append((dataset, dimension, item, annotator, False, score, group_id, system, group_id))
     frame = pd.DataFrame(rows, columns=pd.Index(COLUMNS))
+    _check_spread(frame, str(table.path))
     by_scale = frame.groupby(["dataset", "dimension"], sort=False, dropna=False)["score"]
     return Frame(frame.assign(score=by_scale.transform(same_scores)), str(table.path))
