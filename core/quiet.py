@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _LOGGERS = {
     "bitsandbytes.backends.cpu.ops": logging.ERROR,  # misses a kernel for a packing that is not used
@@ -29,10 +31,23 @@ _WARNINGS = (
 )
 
 
+@contextmanager
+def quiet_import() -> Iterator[None]:
+    """Within it these libraries do not log: some do while they are imported. Their levels are put back."""
+    levels = {name: logging.getLogger(name).level for name in _LOGGERS}
+    for name, level in _LOGGERS.items():
+        logging.getLogger(name).setLevel(level)
+    try:
+        yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+
+
 def silence_libraries() -> None:
     """Silence these lines and no others, in this process; warnings that a user can act on stay.
 
-    PEFT and torchao print some of them when they are imported: call this before. Lightning sets the levels of its
+    torchao prints some of them when it is imported: call this before. Lightning sets the levels of its
     loggers when it is imported: call this once more afterwards.
     """
     for name, level in _LOGGERS.items():

@@ -12,7 +12,6 @@ from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import torch
-from peft import PeftModel
 from torch import Tensor, nn
 
 from ..data_modules.audio import AudioSource, Clip, audio_hash, decode, resample
@@ -25,7 +24,7 @@ from .backbones.inputs import Clips, Inputs
 from .backbones.layers import LayerStatistics, no_tf32
 from .head_input import HeadInput, build_pooling
 from .heads import Head, Prediction, build_head
-from .lora import adapt, trained_in_full, weights_of
+from .lora import PeftModel, adapt, trained_in_full, weights_of
 from .settings import BuiltSettings, JudgeSettings, LongClips
 
 POOLINGS_OF_RESPONSE = ("response_mean", "layer_mix")

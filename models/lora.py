@@ -10,15 +10,19 @@ from typing import Any
 
 import torch
 from accelerate.utils import has_offloaded_params
-from peft import LoraConfig, PeftModel, get_peft_model
-from peft.tuners.lora import LoraLayer
 from rich.table import Table
 from torch import Tensor, nn
 
+from ..core.quiet import quiet_import
 from ..data_modules.errors import UserError
 from .backbones.base import Backbone
 from .backbones.deferred import check_held, finish, seen_as_float32
 from .settings import LoraSettings, PartName
+
+with quiet_import():  # PEFT is imported here alone: it imports bitsandbytes, which warns of a kernel that is not used
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from peft.tuners.lora import LoraLayer
+    from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict  # noqa: F401 - weight_files takes them
 
 FUSION: PartName = "fusion"
 """This part has no pre-trained weights: where a backbone has it, it is fully trained."""

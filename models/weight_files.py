@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel
-from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -24,7 +22,7 @@ from . import JUDGE_FILE
 from .backbones.deferred import weight_of
 from .description import BACKBONE, read_json, scales_text
 from .judge import OWN, EmpathyJudge
-from .lora import part_of
+from .lora import PeftModel, get_peft_model_state_dict, part_of, set_peft_model_state_dict
 
 HEAD_FILE = "head.safetensors"
 BACKBONE_FILE = "backbone.safetensors"

@@ -98,6 +98,27 @@ def test_two_processes_and_a_cluster_are_as_quiet(dataset_folder, judge_folder, 
     check_quiet(*train, str(tmp_path / "moved"), "--resume", "true", "--trainer.max_epochs", "2")
 
 
+def test_no_import_prints_anything():
+    """bitsandbytes 0.50.2 warns while it is imported, but only on a CPU with AVX-512 BF16: see the next test."""
+    check_quiet("-c", "from empathy_judge import Scorer")
+
+
+def test_peft_is_imported_while_the_loggers_are_quiet_and_their_levels_are_put_back():
+    program = """
+import logging, sys
+logger, asked = logging.getLogger("bitsandbytes.backends.cpu.ops"), []
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "bitsandbytes":
+            asked.append(logger.isEnabledFor(logging.WARNING))
+sys.meta_path.insert(0, Watch())
+from empathy_judge.eval.modules import SCORE
+import empathy_judge.models.weight_files
+assert (asked, logger.level) == ([False], 0), (asked, logger.level)
+"""
+    check_quiet("-c", program)
+
+
 def test_matplotlib_without_a_home_says_nothing():
     """As in containers: it caches fonts in a temporary folder then."""
     unset = ("HOME", "MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")

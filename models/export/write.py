@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
-from peft.tuners.lora import LoraLayer
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -25,7 +24,7 @@ from ..backbones import DEPTH, load_backbone, read_config
 from ..backbones.base import Backbone, Checkpoint, WeightForm
 from ..description import BACKBONE, EXPORT, MEMBERS
 from ..judge import DTYPES, EmpathyJudge
-from ..lora import FUSION, part_of, trained_in_full
+from ..lora import FUSION, LoraLayer, part_of, trained_in_full
 from ..weight_files import BACKBONE_INDEX, backbone_files, fingerprints, weights_hash, write_weights
 from .check import CheckSet, ExportCheck, bounds_of, compare, score_all
 
