@@ -12,11 +12,11 @@ from ..data_modules.errors import UserError, counted, system_errors
 from ..data_modules.folders import CARD_FILE
 from ..data_modules.importers import Importer
 from ..data_modules.importers.options import REPEATABLE
+from ..data_modules.option_values import NO_OPTION, AnyNumber, AnyWhole, OutputFolder, Seconds, Seed
 from ..data_modules.written import changing, making, writing
 from . import DONE, FAILED_CHECKS
-from .options import NO_OPTION, OneLineParser, add_options, first_given, parser_of, summary_and_more
+from .options import OneLineParser, add_options, first_given, parser_of, summary_and_more
 from .shared import Printing
-from .values import AnyNumber, AnyWhole, OutputFolder, Seconds, Seed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -192,7 +192,7 @@ class SplitData(Printing):
         folds (K): folds of equal size, fold1 and so on, instead
         leave_out (COLUMN): one fold for each value, called COLUMN=VALUE, instead
         hold_out (COLUMN=VALUE): test split; repeatable
-        seed: of all that is drawn
+        seed: random seed
         overwrite: replace an existing split
     """
 

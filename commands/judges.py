@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from ..data_modules.errors import AudioError, UserError
+from ..data_modules.option_values import AnyNumber, Port, Processes, Seconds, Seed, Whole, any_number
 from ..data_modules.parallel import find_launch, say
 from ..data_modules.written import writing
+from ..eval.measurement import Loading, chosen
 from . import DONE, FAILED_CHECKS
 from .options import first_given
-from .shared import Hearing, Loading, Printing
-from .values import AnyNumber, Port, Processes, Seconds, Seed, Whole, any_number
+from .shared import Printing, open_scorer
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -120,7 +121,7 @@ class Score(Printing, Loading):
 
     def _open(self) -> Scorer:
         """Load the judge; one that shall give intervals must have some."""
-        scorer = self.open_scorer(self.judge, self.batch_size)
+        scorer = open_scorer(self.judge, self, self.batch_size)
         if self.level is not None:
             scorer.require_calibration()
         return scorer
@@ -155,7 +156,7 @@ class Score(Printing, Loading):
         from ..batch_scoring.job import Job
         from ..batch_scoring.run import make_engine, score_manifest
 
-        settings = {**self.placing(), "batch_size": self.batch_size}
+        settings = {**chosen(self, Loading), "batch_size": self.batch_size}
         del settings["device"]  # each worker has its own
         job = Job(judge, manifest, out, self.level, self.checksums, self.audio_root, settings)
         launch = find_launch()
@@ -179,7 +180,7 @@ def _in_windows(found: Assessment) -> str:
 
 
 @dataclass(frozen=True)
-class Rank(Printing, Hearing):
+class Rank(Printing, Loading):
     """Put several responses to one context in order, the best first.
 
     The order follows the place of the score on its scale; of several dimensions all count equally, or those of --by.
@@ -209,7 +210,7 @@ class Rank(Printing, Hearing):
     max_error: Annotated[float, any_number, (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)] | None = None
 
     def run(self) -> int:
-        scorer = self.open_scorer(self.judge)
+        scorer = open_scorer(self.judge, self)
         names = scorer.dimension_names(self.by)
         if self.max_error is not None:
             scorer.compared_on(names)
@@ -281,7 +282,7 @@ def _ranked_table(
 
 
 @dataclass(frozen=True)
-class Explain(Printing, Hearing):
+class Explain(Printing, Loading):
     """Which seconds of a context and a response cost the score.
 
     Windows of one clip are edited, and the pair is scored again (occlusion): by the noise floor near them, by speech of
@@ -312,7 +313,7 @@ class Explain(Printing, Hearing):
     def run(self) -> int:
         page = Path(self.page) if self.page else None
         with writing("explain", page.parent, page.name) if page else nullcontext():
-            scorer = self.open_scorer(self.judge)
+            scorer = open_scorer(self.judge, self)
             from ..eval.explain import explain as explained
 
             context = _context(self.context)
@@ -423,7 +424,7 @@ class Serve(Limits, Loading):
         from ..serving.running import run
 
         def load() -> Scorer:
-            how = self.placing()
+            how = chosen(self, Loading)
             return Scorer.from_pretrained(folder, batch_size=self.batch_size, kept_bytes=self.kept_bytes, **how)
 
         log_json()

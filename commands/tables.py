@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..data_modules.errors import UserError
+from ..data_modules.option_values import NO_OPTION, AnyNumber, Dollars, OutputFolder, Whole
 from ..data_modules.written import writing
-from .options import Recorded, first_given
-from .shared import Columns, Draws, Intervals, Printing
-from .values import AnyNumber, Dollars, OutputFolder, Whole
+from ..eval.measurement import Draws, Intervals
+from .options import first_given
+from .shared import Columns, Printing
 
 if TYPE_CHECKING:
     from ..eval.frame import Frame
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableOptions(Intervals, Columns, Recorded):
+class TableOptions(Intervals, Columns):
     """How a table of scores is measured."""
+
+    command: str = field(default="", metadata=NO_OPTION)
 
     def measure_table(
         self, path: str, judges: Sequence[str], cluster: Literal["group", "system"], **more: Any
