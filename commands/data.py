@@ -211,10 +211,9 @@ class SplitData(Printing):
     def run(self) -> int:
         from ..data_modules.splits import DEFAULT_FRACTIONS, leave_one_out, split_dataset
 
-        shares = {"fractions": self.fractions, "folds": self.folds, "hold_out": self.hold_out}
-        method = first_given(leave_out=self.leave_out, folds=self.folds)
-        excluded = {"by": self.by, **shares} if self.leave_out is not None else {**shares, "folds": None}
-        if method is not None and (unused := first_given(**excluded)):
+        method = first_given(self, "leave_out", "folds")
+        excluded = ("by", "fractions", "folds", "hold_out") if method == "--leave-out" else ("fractions", "hold_out")
+        if method is not None and (unused := first_given(self, *excluded)):
             raise UserError(f"{method} together with {unused}; expected one of them")
         root = Path(self.data)
         with changing(root) if root.is_dir() else nullcontext():  # else it is refused in a moment

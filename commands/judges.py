@@ -90,13 +90,11 @@ class Score(Printing, Loading):
         root = self.audio_root
         if root is not None and (self.manifest is None or not root.is_dir()):
             raise UserError(f"score: --audio-root {root}; expected a folder, with --manifest FILE")
-        into_file = first_given(
-            workers=self.workers, restart=self.restart, overwrite=self.overwrite, checksums=self.checksums
-        )
+        into_file = first_given(self, "workers", "restart", "overwrite", "checksums")
         if self.manifest is None:
             if self.context is None or self.response is None:
                 raise UserError(_EXPECTED)
-            unused = first_given(out=self.out) or into_file
+            unused = first_given(self, "out") or into_file
             if unused or self.engine != "local":
                 unused = unused or f"--engine {self.engine}"
                 raise UserError(f"score: {unused} without --manifest; expected JUDGE --manifest FILE {unused}")
@@ -337,22 +335,22 @@ class Explain(Printing, Loading):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What nobody may exceed; `serving.settings` checks it.
+    """Limits of the service; `serving.settings` checks them.
 
     Attributes:
-        max_queue (PAIRS): that wait; beyond, requests are refused with 429
-        max_wait (SECONDS): that the judge waits for others to score together
-        max_bytes (BYTES): of a request; more is cut with 413
-        concurrency (REQUESTS): that are received and decoded at once; beyond, 429
-        decoders (PROCESSES): that decode
-        decode_seconds (SECONDS): to decode a clip; beyond, it is refused
-        body_seconds (SECONDS): to receive a request; beyond, 408
-        idle_seconds (SECONDS): of silence while a request is received; beyond, 408
-        request_seconds (SECONDS): from the last byte of a request to its answer; beyond, 504
-        kept_bytes (BYTES): of audio states in memory, for clips that come again
-        drain_seconds (SECONDS): at least that requests are refused with 503 after SIGTERM
-        grace_seconds (SECONDS): at most from SIGTERM to the end; who waits then is cut off
-        max_seconds (SECONDS): of a clip (default: ten times what the backbone hears at once; with --no-windows once)
+        max_queue (PAIRS): most pairs that wait; further requests are refused with 429
+        max_wait (SECONDS): longest time that the judge waits for other requests, to score them together
+        max_bytes (BYTES): largest request; a larger one is refused with 413
+        concurrency (REQUESTS): most requests received and decoded at once; further ones are refused with 429
+        decoders (PROCESSES): processes that decode clips
+        decode_seconds (SECONDS): longest time to decode a clip, which is then refused
+        body_seconds (SECONDS): longest time to receive a request, which is then refused with 408
+        idle_seconds (SECONDS): longest silence while a request is received, which is then refused with 408
+        request_seconds (SECONDS): longest time from the last byte of a request to its answer; then it is a 504
+        kept_bytes (BYTES): memory for the audio states of clips that come again
+        drain_seconds (SECONDS): shortest time after SIGTERM in which requests are refused with 503
+        grace_seconds (SECONDS): longest time from SIGTERM to the end; requests that still wait are dropped
+        max_seconds (SECONDS): longest clip (default: ten times what the backbone hears at once; with --no-windows once)
     """
 
     TITLE: ClassVar[str] = "limits"

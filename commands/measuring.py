@@ -123,8 +123,7 @@ class Compare(Printing, DryRun, Measurement, TableOptions, JudgeNames):
 
     def _compare_table(self, table: str) -> int:
         """Compare without audio."""
-        of_pairs = {"out": self.out, "checks": self.checks, "slices": self.slices, "dry_run": self.dry_run}
-        if unused := first_given(**of_pairs):
+        if unused := first_given(self, "out", "checks", "slices", "dry_run"):
             raise UserError(f"{unused} with --table; expected with --data")
         clusters: dict[str, Literal["group", "system"]] = {"group_id": "group", "system_id": "system"}
         if self.cluster not in clusters:

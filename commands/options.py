@@ -99,12 +99,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return "" if near is None else f" (did you mean {near}?)"
 
 
-def first_given(**options: Any) -> str | None:
-    """The first of some options that was given, as it is written; they may mean nothing beside others."""
-    for name, value in options.items():
-        if value is not None and value is not False and value != () and value != []:  # 0 was given
-            return _spelled(name)
-    return None
+def first_given(command: Command, *names: str) -> str | None:
+    """The first of some options that is not left at its default, as it is written: others may rule it out."""
+    defaults = {one.name: one.default for one in fields(command)}
+    return next((_spelled(name) for name in names if getattr(command, name) != defaults[name]), None)
 
 
 def read(name: str, command: type[AnyCommand], words: Sequence[str]) -> AnyCommand:

@@ -237,9 +237,7 @@ class Export(Printing):
         from ..models.hub import check_hub_name, check_judge, push_to_hub, require_judge
 
         source, out = Path(self.checkpoint), self.out
-        weights = None if self.quantization == "none" else self.quantization
-        whole_only = {"quantization": weights, "check_data": self.check_data, "accept_loss": self.accept_loss}
-        if self.form == "small" and (unused := first_given(**whole_only)):
+        if self.form == "small" and (unused := first_given(self, "quantization", "check_data", "accept_loss")):
             raise UserError(f"export: {unused} with --form small, which has no backbone; expected merged")
         if self.private and self.push_to_hub is None:
             raise UserError("export: --private; expected with --push-to-hub OWNER/NAME")
