@@ -1,28 +1,4 @@
-"""Imports EmpathyEval of the AEQ-Bench team (Hugging Face ``gracehuggingface/EmpathyEval``, HumOmni-2026 track 1).
-
-PATH is the folder of the download with its zip archives unpacked, each into a folder of its name, or one of these.
-
-Training (``--part training``)
-    ``empatheticDialogue_t_multi-context`` (one text, two contexts) and
-    ``empatheticDialogue_n_multi-emotion`` (one text, many tones), each with ``response_audio/`` and
-    ``user_audio/``, and beside each its ``_flat.jsonl``. Two responses stand against each other; which one is
-    right says the file name. It becomes a preference and a rating of 0 or 1 by a rater called
-    ``how_the_audio_was_made``, because no person rated: the card says synthetic. Groups are dialogues, across
-    both sets.
-
-Tests (``--part phase1``, ``--part phase2``)
-    ``phase1-test_multi-context_gigaspeech`` and the like with ``phase1-test_gigaspeech_release.json`` in or
-    beside them. Answers are hidden: pairs without ratings.
-
-What a judge must not know is gone after the import: ids are hashes of content, rows are ordered by them, and neither
-label nor option letter stands in any name. Responses that stand against each other are skipped together, where one is
-unusable, and listed as one.
-
-A large share of the label is how natural a response sounds, not how well it fits: a model that hears the response
-alone reached 83% (an entrant's figure). The response-only check of ``evaluate`` tells how much that is.
-
-The layout is what entrants' programs read; nobody has held this importer against the true download yet.
-"""
+"""EmpathyEval: which of two responses was made well becomes a preference; no name tells it after the import."""
 
 from __future__ import annotations
 
@@ -37,16 +13,16 @@ from typing import Any, Literal, NamedTuple
 from ...audio import decode, probe
 from ...errors import AudioError, DataError, UserError, counted, shown
 from ...parallel import map_threads
-from ...ratings import Dimension
-from ...schema import DatasetCard
 from ...tables import read_records, text_of
 from ..assemble import Imported, Skipped
 from ..clips import ClipCell, folder_files, read_clip
 from ..collector import Collector
+from .mapping import CorpusMapping
 
-EXAMPLE = "empathy-eval EmpathyEval --part training --out data"
+MAPPING = CorpusMapping.of(__file__)
+__doc__, EXAMPLE = MAPPING.help, MAPPING.example
 
-DIMENSION = Dimension("vocal_empathy", 0, 1, 1)
+(_SCALE,) = MAPPING.scales
 RATER = "how_the_audio_was_made"
 CONTEXT, TONE = "context_variant", "tone_variant"
 Part = Literal["training", "phase1", "phase2"]
@@ -62,19 +38,7 @@ class _Set(NamedTuple):
     source: str | None = None
 
 
-_SETS = (
-    _Set("empatheticDialogue_t_multi-context", "training", CONTEXT),
-    _Set("empatheticDialogue_n_multi-emotion", "training", TONE),
-    *(
-        _Set(f"{phase}-test_multi-{kind}_{source}", phase, setting, source)
-        for phase in ("phase1", "phase2")
-        for kind, source, setting in (
-            ("context", "gigaspeech", CONTEXT),
-            ("context", "meld", CONTEXT),
-            ("emotion", "emovdb", TONE),
-        )
-    ),
-)
+_SETS = [_Set(*archive) for archive in MAPPING.names["archives"]]
 _RESPONSE = {
     CONTEXT: re.compile(rf"(?P<prefix>.+)_(?P<variant>[12])_(?P<label>{_GOOD}|{_BAD})\.wav"),
     TONE: re.compile(rf"(?P<prefix>.+)_(?P<variant>[a-z]+)_(?P<label>{_GOOD}|{_BAD})\.wav"),
@@ -127,19 +91,11 @@ def read(path: Path, options: Options) -> Imported:
     rows, labels = _blind_pairs(contests, collector)
     if labelled:
         for better, worse in labels:
-            collector.add_preference(better, worse, RATER, DIMENSION.name, 1.0, "")
+            collector.add_preference(better, worse, RATER, _SCALE.name, 1.0, "")
         for pair_id, score in sorted((pair_id, 1.0 - n) for pair in labels for n, pair_id in enumerate(pair)):
-            collector.add_rating(pair_id, RATER, DIMENSION.name, score, "", DIMENSION)
+            collector.add_rating(pair_id, RATER, _SCALE.name, score, "", _SCALE)
         notes.append("Ratings and preferences tell how the audio was made; no person rated.")
-    card = DatasetCard(
-        name="",
-        dimensions=(DIMENSION,),
-        source="EmpathyEval of the AEQ-Bench team (Hugging Face gracehuggingface/EmpathyEval)",
-        licence="not stated by the source",
-        synthetic=True,
-        description=" ".join(notes),
-    )
-    return collector.imported(card, rows, rated=labelled, compared=labelled)
+    return collector.imported(MAPPING.card(" ".join(notes)), rows, rated=labelled, compared=labelled)
 
 
 def _sets_at(path: Path, part: str | None) -> tuple[Path, list[tuple[_Set, Path]]]:
