@@ -9,10 +9,10 @@ from typing import Any
 
 from ...errors import DataError, bad_value, counted
 from ...tables import TableRow
+from .. import AudioRoot
 from ..assemble import Imported
 from ..clips import AudioFolder
 from ..collector import Collector, source_rows
-from ..options import AudioRoot
 from ..preferences import Message, read_message
 from .mapping import CorpusMapping
 
