@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..data_modules.errors import UserError, counted, system_errors
 from ..data_modules.folders import CARD_FILE
-from ..data_modules.importers import Importer
-from ..data_modules.importers.options import REPEATABLE
+from ..data_modules.importers import REPEATABLE, Importer
 from ..data_modules.option_values import NO_OPTION, AnyNumber, AnyWhole, OutputFolder, Seconds, Seed
 from ..data_modules.written import changing, making, writing
 from . import DONE, FAILED_CHECKS
