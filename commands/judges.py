@@ -126,12 +126,12 @@ class Score(Printing, Loading):
 
     def _score_pair(self, context: str, response: str) -> int:
         """Print the scores of a pair."""
-        scorer, heard = self._open(), _context(context)
+        scorer = self._open()
         from ..batch_scoring.scores import flat_scores, score_columns
         from ..models.calibration import DEFAULT_LEVEL
 
         level = self.level or DEFAULT_LEVEL
-        assessment = scorer.assess(heard, response, situation=self.situation, level=level)
+        assessment = scorer.assess(_context(context), response, situation=self.situation, level=level)
         if self.json:
             print(json.dumps(flat_scores(assessment, score_columns(scorer)), allow_nan=False))
             return DONE
@@ -214,16 +214,16 @@ class Rank(Printing, Loading):
             scorer.compared_on(names)
         context = _context(self.context)
         ranked = scorer.rank(context, self.responses, situation=self.situation, by=self.by)
-        beside = scorer.beside_next(ranked, names, self.max_error)
+        verdicts = scorer.beside_next(ranked, names, self.max_error)
         if self.json:
             rows = [_ranked_row(self.responses[item.index], place, item) for place, item in enumerate(ranked, start=1)]
-            found = [{**row, "over_next": odds and asdict(odds)} for row, odds in zip(rows, beside, strict=True)]
+            found = [{**row, "over_next": odds and asdict(odds)} for row, odds in zip(rows, verdicts, strict=True)]
             print(json.dumps(found))
         else:
             dimensions = [dimension.name for dimension in scorer.dimensions]
-            table = _ranked_table(self.responses, ranked, dimensions, beside)
+            table = _ranked_table(self.responses, ranked, dimensions, verdicts)
             say(table, stderr=False)
-            if len(ranked) == 2 and (odds := beside[0]) is not None:
+            if len(ranked) == 2 and (odds := verdicts[0]) is not None:
                 first, second = (self.responses[item.index] for item in ranked)
                 preferred = {"better": f"prefer {first}", "worse": f"prefer {second}"}.get(odds.verdict, odds.verdict)
                 print(
@@ -250,7 +250,7 @@ def _ranked_table(
     responses: Sequence[str],
     ranked: Sequence[Ranked],
     names: Sequence[str],
-    over_next: Sequence[BesideNext | None],
+    verdicts: Sequence[BesideNext | None],
 ) -> Table:
     """A ranking as a table for the terminal."""
     from ..eval.rendering import new_table
@@ -258,10 +258,10 @@ def _ranked_table(
     table = new_table()
     table.add_column("place", justify="right")
     table.add_column("response", overflow="fold")
-    compared = ["beside the next"] if any(over_next) else []
+    compared = ["beside the next"] if any(verdicts) else []
     for column in (*names, *compared, "remarks"):
         table.add_column(column)
-    for place, (item, beside) in enumerate(zip(ranked, over_next, strict=True), start=1):
+    for place, (item, odds) in enumerate(zip(ranked, verdicts, strict=True), start=1):
         if isinstance(item.found, AudioError):
             table.add_row("—", responses[item.index], *("—" for _ in (*names, *compared)), str(item.found))
         else:
@@ -271,10 +271,10 @@ def _ranked_table(
             for score in (item.found.scores[name] for name in names):
                 ends = "" if score.low is None or score.high is None else f" ({score.low:.2f} to {score.high:.2f})"
                 scores.append(f"{score.score:.2f}{ends} {score.label or ''}".rstrip())
-            if beside is not None:
-                chances = f"better {beside.better:.0%}, no difference {beside.no_difference:.0%}"
-                scores.append(f"{beside.verdict} ({chances})")
-            scores += ["" for _ in compared if beside is None]
+            if odds is not None:
+                chances = f"better {odds.better:.0%}, no difference {odds.no_difference:.0%}"
+                scores.append(f"{odds.verdict} ({chances})")
+            scores += ["" for _ in compared if odds is None]
             table.add_row(str(place), responses[item.index], *scores, remarks)
     return table
 
@@ -383,8 +383,8 @@ class Serve(Limits, Loading):
         judge: judge folder or run folder
         host: address to listen on; 0.0.0.0 = all
         port: 0 = any that is free
-        allowed_hosts (NAME): names by which clients ask, such as that of a proxy, beside localhost, --host and IP
-            addresses; '*' = any (default: none, or with a token any)
+        allowed_hosts (NAME): more names by which clients ask than localhost, --host and IP addresses, such as that of
+            a proxy; '*' = any (default: none, or with a token any)
         batch_size (PAIRS): most pairs scored together
         open_metrics: /metrics needs no token, where there is one (default: it does)
     """

@@ -41,7 +41,7 @@ from .results import ITEMS_FILE, REPORT_FILE, results_frame, signature_on, summa
 from .statistics.bootstrap import Resamples
 
 DEFAULT_SLICES = ("setting", "system_id", "language")
-"""Columns that reports are sliced by, beside all tags."""
+"""Columns that reports are sliced by, in addition to all tags."""
 
 MOST_VALUES = 100
 """A column with more distinct values than this is sliced by only where it is asked for."""
@@ -251,7 +251,7 @@ def measure(
 
 
 def clusters_of(pairs: Sequence[Pair], cluster: Cluster) -> dict[str, str]:
-    """Pair id -> its cluster, which is drawn as a whole; a pair that names none is a cluster of its own.
+    """Pair id -> its cluster, which the bootstrap draws as a whole; a pair that names none is a cluster of its own.
 
     Raises:
         UserError: If there is no such kind of cluster.

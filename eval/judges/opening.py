@@ -61,11 +61,11 @@ def open_judges(
     Args:
         judges: Judges of any kind.
         data: Folder of a pair dataset, its address, or a dataset.
-        split: The pairs that they will be measured on; None = all.
+        split: The pairs that they will be measured on, and not fitted to; None = all.
         seed: Seed of baselines.
         how: How judges are loaded, and what prompted ones may spend.
         checks: Listening checks that were asked for by name; None = none were.
-        dry_run: Also print a request of each prompted judge, and do not ask for a budget.
+        dry_run: Print a request of each prompted judge, too, and do not ask for a budget.
 
     Raises:
         UserError: If there is no such judge, it cannot be loaded, or it does not fit the data.
@@ -91,9 +91,7 @@ def open_judges(
         elif not isinstance(judge, str | Path):
             loaded = judge
         elif is_prompted(str(judge)):
-            loaded = open_prompted(
-                str(judge), dataset, learn_from, how.answers, how.budget, checks is not None, dry_run
-            )
+            loaded = open_prompted(str(judge), dataset, learn_from, how, checks is not None, dry_run)
             _disclose(loaded, dataset.subset(split).pairs, () if checks is None else choose(checks), dry_run)
         else:
             loaded = _named(str(judge), dataset, learn_from, split, seed, how)

@@ -29,14 +29,7 @@ class TrainedJudge:
     def __init__(
         self, name: str, description: dict[str, Any], predictor: Predictor, calibration: Calibration | None = None
     ) -> None:
-        """Wraps a loaded judge.
-
-        Args:
-            name: Name in reports.
-            description: The content of `judge.json`.
-            predictor: Runs the judge.
-            calibration: Of the judge; None = nothing is known of its errors.
-        """
+        """A judge with its name in reports, the content of its `judge.json`, and what is known of its errors."""
         self.name = name
         self.description = self.record = description
         self.scales = predictor.judge.dimensions

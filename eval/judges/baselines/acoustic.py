@@ -31,7 +31,7 @@ class Measures:
     """A list of measures of a clip."""
 
     names: tuple[str, ...]  # of the k measures
-    # from mono samples at `RATE` Hz to shape (k,), float64, NaN = cannot be told. Called in several threads.
+    # from mono samples at `RATE` Hz to shape (k,), float64, NaN = cannot be measured. Called in several threads.
     measure: Callable[[np.ndarray], np.ndarray]
 
 

@@ -21,10 +21,6 @@ class RandomJudge:
 
     The draw depends on the pair's id, the dimension and the seed alone, so that order and split do not matter, and a
     changed pair keeps the score of its id.
-
-    Args:
-        dimensions: What it scores.
-        seed: Of the draws.
     """
 
     name = "random"
@@ -49,12 +45,9 @@ class RandomJudge:
 
 
 class ConstantJudge:
-    """Gives every pair the same score.
+    """Gives every pair the same score of each dimension, in rating points.
 
-    Its correlations are undefined; its errors in rating points are what a judge must beat.
-
-    Args:
-        scores: Dimension -> score in rating points.
+    Its correlations are undefined; its errors are what a judge must beat.
     """
 
     name = "constant"
@@ -82,11 +75,7 @@ class ConstantJudge:
 
 
 class HumanJudge:
-    """Gives the ratings of one rater. The dataset it is compared with must come from `without_raters`.
-
-    Args:
-        dataset: With the rater's ratings.
-        rater: Its id.
+    """Gives the ratings of one rater of a dataset. What it is compared with must come from `without_raters`.
 
     Raises:
         UserError: If there is no such rater.
@@ -111,7 +100,7 @@ class HumanJudge:
 
 
 def without_raters(dataset: PairDataset, raters: Sequence[str]) -> PairDataset:
-    """The dataset without the ratings and preferences of some raters; its hashes stay those of the whole.
+    """The dataset without the ratings and preferences of some raters; its hashes stay those of the whole dataset.
 
     Raises:
         DataError: If no rating is left.

@@ -204,7 +204,7 @@ class PromptMessage:
 class Question:
     """A question, independent of the vendor's format."""
 
-    system: str  # what the judge is told first
+    system: str  # the instructions
     messages: tuple[PromptMessage, ...]  # the last one is the question
     form: AnswerForm  # what the answer must hold
     # how the form is imposed: by a schema, a function to call, in words, or in words with the probabilities of other
@@ -256,14 +256,10 @@ def score_question(
     max_tokens: int,
     examples: Sequence[Example] = (),
 ) -> Question:
-    """Asks for the scores of one pair.
+    """Asks for the scores of one pair, after rated examples.
 
-    Args:
-        pair: The pair.
-        dimensions: The rated dimensions; exactly one where `PromptedSettings.answers` is ``logprobs``.
-        settings: Their `answers` are a way that the model supports, not ``auto``.
-        max_tokens: Longest answer.
-        examples: They are shown before the question.
+    `PromptedSettings.answers` must be a way that the model supports, not ``auto``; with ``logprobs`` there is exactly
+    one dimension.
 
     Raises:
         AudioError: If a clip cannot be used.
