@@ -155,7 +155,8 @@ class Score(Printing, Loading):
         from ..batch_scoring.run import make_engine, score_manifest
 
         settings = {**chosen(self, Loading), "batch_size": self.batch_size}
-        del settings["device"]  # each worker has its own
+        # Each worker loads the judge on a device of its own
+        del settings["device"]
         job = Job(judge, manifest, out, self.level, self.checksums, self.audio_root, settings)
         launch = find_launch()
         engine = make_engine(self.engine, launch, self.device, self.workers)
@@ -168,7 +169,8 @@ class Score(Printing, Loading):
 
 
 def _context(clip: str | None) -> str | None:
-    if clip == "":  # an unset variable of a shell
+    # An unset variable of a shell: the path of an empty text would be the current folder
+    if clip == "":
         raise UserError("context: an empty path; expected a file, or - for no context")
     return None if clip == "-" else clip
 
@@ -406,7 +408,8 @@ class Serve(Limits, Loading):
         from ..models.hub import require_judge
         from ..serving.settings import listen, read_settings, return_memory
 
-        return_memory()  # before threads have heaps of their own
+        # glibc gives each thread a heap of its own; this must be said before there are any
+        return_memory()
         folder = Path(self.judge)
         limits = {limit.name: getattr(self, limit.name) for limit in fields(Limits) if limit.name != "kept_bytes"}
         settings = read_settings(
@@ -415,7 +418,7 @@ class Serve(Limits, Loading):
         )  # fmt: skip
         require_judge(folder, self.backbone)
         listener = listen(self.host, self.port)
-        # from here on it takes seconds
+        # Options, extras, judge and port are known to be right: from here on it takes seconds
         from ..scorer import Scorer
         from ..serving.app import create_app
         from ..serving.records import log_json

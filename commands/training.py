@@ -73,7 +73,8 @@ class Train:
             print(trainer_help(), end="")
             return DONE
         if not any(word.startswith("--print_config") for word in self.words):
-            parser = RecipeParser(trainer=False)  # errors are reported before torch is loaded
+            # A first reading, without the settings of Lightning's trainer: errors are reported before torch is loaded
+            parser = RecipeParser(trainer=False)
             parsed = parser.parse(self.words)
             parser.check(parsed)
             from ..models.hub import require_backbone
@@ -128,7 +129,8 @@ class Recipes(Printing):
         table.add_column("recipe", no_wrap=True)
         table.add_column("what it is", ratio=3)
         table.add_column("needs", ratio=2)
-        for recipe in shipped:  # hub ids have no place on 80 columns; --json has them
+        # Hub ids are too long for 80 columns; --json has them
+        for recipe in shipped:
             table.add_row(recipe.name, recipe.about, recipe.needs)
         return self.tell([asdict(recipe) for recipe in shipped], lambda _: [table])
 
@@ -237,7 +239,8 @@ class Export(Printing):
             raise UserError("export: --private; expected with --push-to-hub OWNER/NAME")
         if self.push_to_hub is not None:
             check_hub_name(self.push_to_hub)
-        check_judge(source)  # one on the hub is no checkpoint
+        # A judge on the hub is no checkpoint: it is exported already
+        check_judge(source)
         require_judge(source, self.backbone)
         with making(out):
             from ..models.artifact import Placement, load_any, save_judge

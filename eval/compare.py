@@ -98,7 +98,7 @@ def compare(judges: Sequence[AnyJudge], data: str | Path | PairDataset, **how: A
         UserError: If two judges have one name, or one cannot be loaded.
     """
     plan = Measurement(**how)
-    opened = open_judges(judges, data, plan.split, plan.seed, plan, plan.named_checks())
+    opened = open_judges(judges, data, plan, plan.named_checks())
     dataset, names = opened.dataset, [judge.name for judge in opened.judges]
     duplicate = next((name for name in names if names.count(name) > 1), None)
     if duplicate is not None:

@@ -128,7 +128,7 @@ def evaluate(judge: AnyJudge, data: str | Path | PairDataset, **how: Any) -> Res
         ValueError: If the judge breaks the protocol.
     """
     plan = Measurement(**how)
-    opened = open_judges([judge], data, plan.split, plan.seed, plan, plan.named_checks())
+    opened = open_judges([judge], data, plan, plan.named_checks())
     return measure(opened.judges[0], opened.dataset, plan, opened.provenances[0])
 
 

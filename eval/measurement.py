@@ -84,8 +84,8 @@ class Loading(Placed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asking(Loading):
-    """How any judge is opened, prompted ones included.
+class Asking(Split, Draws, Loading):
+    """How any judge is opened for the pairs of a split, prompted ones included.
 
     Attributes:
         budget (DOLLARS): spend at most this much on each of them
@@ -100,7 +100,7 @@ class Asking(Loading):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement(Split, Intervals, Asking):
+class Measurement(Intervals, Asking):
     """How judges are measured: the arguments of `evaluate` and `compare`, and the options of their commands.
 
     Attributes:

@@ -46,8 +46,6 @@ class Opened:
 def open_judges(
     judges: Sequence[AnyJudge],
     data: str | Path | PairDataset,
-    split: str | None,
-    seed: int,
     how: Asking,
     checks: Sequence[str] | Literal["all"] | None = None,
     dry_run: bool = False,
@@ -61,9 +59,7 @@ def open_judges(
     Args:
         judges: Judges of any kind.
         data: Folder of a pair dataset, its address, or a dataset.
-        split: The pairs that they will be measured on, and not fitted to; None = all.
-        seed: Seed of baselines.
-        how: How judges are loaded, and what prompted ones may spend.
+        how: The split that they are measured on, and not fitted to; how they are loaded; what prompted ones may spend.
         checks: Listening checks that were asked for by name; None = none were.
         dry_run: Print a request of each prompted judge, too, and do not ask for a budget.
 
@@ -71,6 +67,7 @@ def open_judges(
         UserError: If there is no such judge, it cannot be loaded, or it does not fit the data.
         DataError: If the dataset cannot be read, or its audio is not what was imported.
     """
+    split = how.split
     require_judges((str(judge) for judge in judges if isinstance(judge, str | Path)), how.backbone)
     dataset = data if isinstance(data, PairDataset) else PairDataset.load(data)
     check_unchanged(dataset)
@@ -94,7 +91,7 @@ def open_judges(
             loaded = open_prompted(str(judge), dataset, learn_from, how, checks is not None, dry_run)
             _disclose(loaded, dataset.subset(split).pairs, () if checks is None else choose(checks), dry_run)
         else:
-            loaded = _named(str(judge), dataset, learn_from, split, seed, how)
+            loaded = _named(str(judge), dataset, learn_from, how)
         if isinstance(loaded, TrainedJudge):
             check_scales(loaded.name, loaded.scales, dataset.card)
             _warn_of_known_pairs(loaded.description, dataset, split)
@@ -112,10 +109,9 @@ def open_judges(
     return Opened(dataset, all_opened, provenances)
 
 
-def _named(
-    spec: str, dataset: PairDataset, learn_from: Sequence[str], split: str | None, seed: int, how: Asking
-) -> Judge:
+def _named(spec: str, dataset: PairDataset, learn_from: Sequence[str], how: Asking) -> Judge:
     """A judge that is not prompted, by its name or folder."""
+    split, seed = how.split, how.seed
     if spec.startswith(SCORES):
         return ScoresFile(Path(spec.removeprefix(SCORES)), [pair.pair_id for pair in dataset.pairs])
     if spec == "random":

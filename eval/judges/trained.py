@@ -41,7 +41,8 @@ class TrainedJudge:
         }
         weights = weights_hash(predictor.judge) if calibration is None else calibration.weights
         recorded = description["backbone_fingerprint"], description.get("calibration")
-        settings = predictor.judge.settings  # its depth is in the fingerprint
+        # What scores depend on, for signatures of reports; the depth of the backbone is in its fingerprint
+        settings = predictor.judge.settings
         norm = () if settings.depth_norm else ("without the norm behind the last layer",)
         self.identity = [weights, *recorded, settings.quantization, predictor.long_clips, *norm]
 

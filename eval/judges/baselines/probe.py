@@ -143,7 +143,8 @@ def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int
                 mean = replace(repeats[0], value=float(np.mean(values)), low=None, high=None)
                 drawn = np.mean([statistic.draws for statistic in repeats], axis=0)
                 fitted[sizes[share]] = with_interval(mean, drawn, seen, correlation=True)
-            else:  # so few pairs that nothing is learned
+            else:
+                # So few pairs that nothing is learned, and a constant score has no correlation
                 fitted[sizes[share]] = next(statistic for statistic in repeats if statistic.value is None)
         largest = max(fitted)
         for size, spearman in fitted.items():

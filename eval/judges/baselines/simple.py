@@ -38,7 +38,8 @@ class RandomJudge:
     def _draw(self, pair_id: str, scale: Dimension) -> float:
         """Uniform on the steps of the scale, or on all of it where it has none."""
         digest = hashlib.sha256(f"{self._seed}\n{scale.name}\n{pair_id}".encode()).digest()
-        draw = int.from_bytes(digest[:6]) / 2**48  # in [0, 1), exact in float64
+        # In [0, 1): 48 bits are exact in float64
+        draw = int.from_bytes(digest[:6]) / 2**48
         if scale.step is None:
             return scale.minimum + draw * (scale.maximum - scale.minimum)
         return scale.minimum + int(draw * scale.steps) * scale.step
