@@ -16,8 +16,6 @@ BYTES_PER_TOKEN = 3.5
 HEADROOM = 4
 """Requests run at the same time only where the limit holds even if they read this many times the tokens of the dearest
 so far. Between models that hear, tokens per second of audio differ by less (10 to 32)."""
-# An answer that costs this many times its reservation is reported: the user expects the estimate to hold
-_SURPRISING = 1.5
 
 
 @dataclass(frozen=True)
@@ -58,13 +56,11 @@ class Budget:
     Attributes:
         spent: Dollars.
         lost: Dollars of that for requests without an answer that may be billed.
-        surprise: The cost of the first answer far above its reservation, and that reservation (dollars); None = none.
     """
 
     def __init__(self, provider: Provider, price: Price | None, limit: float | None = None) -> None:
         self.price, self.limit = price, limit
         self.spent = self.lost = 0.0
-        self.surprise: tuple[float, float] | None = None
         self._provider = provider
         self._per_byte, self._per_second, self._longest = 1 / BYTES_PER_TOKEN, provider.audio_tokens_per_second, 0
         self._confirmed = 1  # requests that may be under way
@@ -154,8 +150,6 @@ class Budget:
         self._per_second = max(self._per_second, (sound or 0) / size.seconds if size.seconds else 0.0)
         self._longest = max(self._longest, written or 0)
         if cost > reserved * (1 + 1e-9):
-            if cost > _SURPRISING * reserved:
-                self.surprise = self.surprise or (cost, reserved)
             self._confirmed = 1
         elif rates[:2] == (self._per_byte, self._per_second) and self._longest <= max(size.out, rates[2]):
             self._confirmed += 1

@@ -149,7 +149,6 @@ class Session:
         price = settings.price or (None if provider.elsewhere else PRICES.get(self._name))
         self.budget = Budget(provider, price, budget)
         self.answers = answers
-        self._surprised = False  # whether this was said
 
     def ask(self, tasks: Sequence[QueuedQuestion], title: str) -> list[AskedOutcome]:
         """Asks all questions without an answer in the cache; an outcome for each task, in order.
@@ -247,7 +246,6 @@ class Session:
                         raise RequestError(STOPPED)
                     reply = await self._reply(question)
                     cost = self.budget.charge(reply.usage, size)
-                    self._name_surprise()
                     answer = CachedAnswer(reply, cost, time.monotonic() - started, 1 + tries.total())
                     self.answers.put(key, self._name, sample, answer)
                     return answer
@@ -318,18 +316,6 @@ class Session:
         if len(self._silent) >= _SILENT_ROUNDS * self.settings.concurrency:
             reason = f"no answer to {len(self._silent)} questions in a row, {last}"
             raise UserError(f"{self._name}: {reason}; answers are kept; the same command goes on from there")
-
-    def _name_surprise(self) -> None:
-        """Says on standard error, once, that an answer cost more than was reserved for it."""
-        if self.budget.surprise and self.budget.limit is not None and not self._surprised:
-            self._surprised = True
-            cost, reserved = self.budget.surprise
-            print(
-                f"{self._name}: by its tokens an answer cost ${cost:.2g}, where ${reserved:.2g} was expected at most; "
-                "from here on this is expected of all",
-                file=sys.stderr,
-                flush=True,
-            )
 
     def _name_long_wait(self, kind: str, wait: float) -> None:
         """Says on standard error, once for all requests that wait, that the server asks for a long wait."""
