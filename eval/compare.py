@@ -17,7 +17,7 @@ from .frame import Frame, Panel
 from .judges import Judge
 from .judges.opening import AnyJudge, open_judges
 from .judges.scores_file import ScoresFile
-from .measurement import Measurement
+from .measurement import Measurement, takes
 from .report.base import SCHEMA_VERSION
 from .report.dataset import Compared, ComparisonReport, RankedJudge, Ranking, Report
 from .results import measured_apart, results_frame, summary, summary_html, write_results
@@ -85,6 +85,7 @@ class Comparison:
         return summary_html(self.reports)
 
 
+@takes(Measurement)
 def compare(judges: Sequence[AnyJudge], data: str | Path | PairDataset, **how: Any) -> Comparison:
     """Evaluates each judge on the same pairs with the same seed, then compares every two on the items both scored.
 

@@ -32,7 +32,7 @@ from .frame import Frame, clusters_by
 from .judges import ABSTAINED, INTERVAL_COLUMNS, WINDOWS, Judge, check_score_table, score_table
 from .judges.opening import AnyJudge, open_judges
 from .listening import VOICE_CHECK, WORDS_CHECK, voice_and_words
-from .measurement import Measurement
+from .measurement import Measurement, takes
 from .prompted_report import Answers, prompting_report
 from .report.base import SCHEMA_VERSION
 from .report.dataset import Cluster, DatasetFacts, LeftOut, Report, Runtime
@@ -110,6 +110,7 @@ class Results:
         return summary_html([self.report])
 
 
+@takes(Measurement)
 def evaluate(judge: AnyJudge, data: str | Path | PairDataset, **how: Any) -> Results:
     """Scores the pairs of a split, and changed versions of them, and compares with the human means.
 

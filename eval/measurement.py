@@ -5,12 +5,28 @@ The attributes of a class are the help of its options (`commands.options`). This
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from ..data_modules.option_values import NO_OPTION, Device, Dollars, Resamples, Seed, SplitName
+
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+
+
+def takes(kind: type[Any]) -> Callable[[AnyFunction], AnyFunction]:
+    """Shows the fields of a dataclass as the keyword arguments of a function: `help` and notebooks then name them."""
+
+    def shown(function: AnyFunction) -> AnyFunction:
+        written = inspect.signature(function)
+        own = [one for one in written.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        fields_of_kind = inspect.signature(kind).parameters.values()
+        setattr(function, "__signature__", written.replace(parameters=[*own, *fields_of_kind]))  # noqa: B010
+        return function
+
+    return shown
 
 
 def chosen(options: Any, kind: type[Any]) -> dict[str, Any]:
