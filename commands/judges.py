@@ -58,13 +58,12 @@ class Score(Printing, Loading):
         manifest: CSV, TSV, JSONL or Parquet, see above
         audio_root (DIR): another folder in which clips of the manifest may lie, see above
         out: CSV, TSV, JSONL or Parquet for the scores of a manifest (default: CSV on standard output)
-        level: share of pairs that the intervals of a calibrated judge shall cover (default: 0.9)
+        level: share of pairs that the intervals of a calibrated judge cover (default: 0.9)
         workers (N): processes, each with a judge (default: one for each GPU, or one)
         engine: ray = on the Ray cluster that RAY_ADDRESS names, or on this machine: pip install 'empathy-judge[ray]'
         restart: delete what an earlier command has done and begin anew
         overwrite: replace an --out that this command did not write
-        checksums: tell by their content, not by size and modification time, which files changed since an earlier
-            command
+        checksums: find files that changed since an earlier command by their content, not by size and modification time
         batch_size (PAIRS): pairs per forward pass (default: 16; on a GPU 64)
     """
 
@@ -388,7 +387,7 @@ class Serve(Limits, Loading):
         allowed_hosts (NAME): more names by which clients ask than localhost, --host and IP addresses, such as that of
             a proxy; '*' = any (default: none, or with a token any)
         batch_size (PAIRS): most pairs scored together
-        open_metrics: /metrics needs no token, where there is one (default: it does)
+        open_metrics: /metrics needs no token (default: the same as all else)
     """
 
     EXAMPLE: ClassVar[str] = "judge --port 8000"

@@ -63,8 +63,8 @@ class Intervals(Draws):
     """Intervals of agreement.
 
     Attributes:
-        interval: kind of bootstrap intervals of what is no correlation; bca: bias-corrected and accelerated;
-            correlations have t intervals; of pairs, groups, systems and calibration all are percentile ones
+        interval: bootstrap intervals of statistics that are no correlations: percentile, or bca (bias-corrected and
+            accelerated); correlations have t intervals; pairs, groups, systems and calibration always percentile ones
     """
 
     interval: Literal["percentile", "bca"] = "percentile"
@@ -124,7 +124,7 @@ class Measurement(Intervals, Asking):
             context_swapped, silent, flat_prosody, low_pass; prompted judges do not take these unless they are named)
         slices (COLUMN): what to slice the report by, such as response_speaker or tag:cue (default: setting, system_id,
             language and all tags of at most 100 values)
-        cluster: what intervals and tests keep whole; a pair that names none is a cluster of its own
+        cluster: what the bootstrap and the tests keep whole; a pair that names none is a cluster of its own
         command: The command line, for the record.
     """
 
