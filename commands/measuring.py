@@ -116,6 +116,7 @@ class Compare(Printing, DryRun, Measurement, TableOptions, JudgeNames):
                 where.append(f"report: {self.out / 'index.html'}")
         found = comparison.report
         self.tell(found, lambda found: [*comparison_views(found.reports, found.rankings), *where])
+        # Figures were printed and written for the others; the exit code says that not all is well
         without = [
             report.judge
             for report in comparison.reports

@@ -71,6 +71,7 @@ def open_judges(
     require_judges((str(judge) for judge in judges if isinstance(judge, str | Path)), how.backbone)
     dataset = data if isinstance(data, PairDataset) else PairDataset.load(data)
     check_unchanged(dataset)
+    # A rater who is a judge must not be among the people whom it is compared with
     raters = [judge.removeprefix(HUMAN) for judge in judges if isinstance(judge, str) and judge.startswith(HUMAN)]
     people = {HUMAN + rater: HumanJudge(dataset, rater) for rater in raters}
     if people:
@@ -103,7 +104,8 @@ def open_judges(
         return loaded
 
     all_opened = [opened(judge) for judge in judges]
-    provenances = [getattr(judge, "record", None) for judge in all_opened]  # judges of users may have none
+    # Judges of users may have no record
+    provenances = [getattr(judge, "record", None) for judge in all_opened]
     if raters:
         provenances = [{**(record or {}), "raters_left_out": raters} for record in provenances]
     return Opened(dataset, all_opened, provenances)
@@ -118,6 +120,7 @@ def _named(spec: str, dataset: PairDataset, learn_from: Sequence[str], how: Aski
         return RandomJudge(dataset.card.dimensions, seed)
     if not (spec in BASELINES or spec.startswith(PROBE)):
         return TrainedJudge.load(Path(spec), how)
+    # The constant may be fitted to the measured pairs: it has no correlation, and its error there is the least possible
     if spec != "constant" and (split is None or split in learn_from):
         raise UserError(
             f"judge {spec}: it is fitted on split {', '.join(learn_from)} and would be measured on it; name "
@@ -128,6 +131,7 @@ def _named(spec: str, dataset: PairDataset, learn_from: Sequence[str], how: Aski
         return open_probe(spec, training, seed, how)
     if spec == "constant":
         return ConstantJudge.fitted_to(training)
+    # scikit-learn is loaded only for the judges that need it
     if spec == "text":
         from .baselines.regression import TextJudge
 

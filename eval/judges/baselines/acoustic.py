@@ -120,7 +120,7 @@ class AcousticJudge(RegressionJudge):
         learns = [partial(Standardised.learn, seed=seed), boosting(seed)]
         super().__init__(name, dataset, ClipFeatures(measures).of, learns, measures=list(measures.names))
         sizes = {dimension: (fitted["pairs"], fitted["groups"]) for dimension, fitted in self.record["fitted"].items()}
-        # part of signatures: what was fitted to which data, without errors, whose last digits depend on the CPU
+        # Part of signatures: what was fitted to which data, without errors, whose last digits depend on the CPU
         self.identity: Sequence[Any] = [measures.names, sizes]
 
 

@@ -143,6 +143,7 @@ def _on_scale(value: Any, dimension: Dimension) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise Unread(UNREADABLE)
+    # As for ratings: a number may miss the end of the scale by what floats round
     slack = STEP_TOLERANCE * (dimension.maximum - dimension.minimum)
     if not dimension.minimum - slack <= number <= dimension.maximum + slack:
         raise Unread(OUT_OF_RANGE)
@@ -171,7 +172,8 @@ def describe(rubric: RubricName, dimensions: Sequence[Dimension]) -> str:
     for dimension in dimensions:
         anchors = chosen.get("anchors", LABELS)[:: 1 if dimension.higher_is_better else -1]
         lines: dict[str, str] = {}
-        for position in (0, 4, 2, 1, 3):  # the ends first: they keep their point where two anchors share one
+        # The ends first, then the middle: on a short scale two anchors share a point, and the first one keeps it
+        for position in (0, 4, 2, 1, 3):
             value = position / 4 * (dimension.maximum - dimension.minimum)
             if dimension.step is not None:
                 value = round(value / dimension.step) * dimension.step

@@ -186,6 +186,7 @@ class Session:
         return outcomes
 
     async def _run(self, tasks: Sequence[QueuedQuestion], title: str) -> list[AskedOutcome]:
+        # Questions that are not reached before a stop have a status, too: none is silently without an answer
         outcomes = [AskedOutcome(failure=STOPPED)] * len(tasks)
         waiting = iter(enumerate(tasks))
         done = 0
@@ -198,7 +199,7 @@ class Session:
                         return
                     try:
                         outcomes[position] = await self._outcome(task)
-                    # Also at Ctrl-C: the other workers finish their requests, whose answers are stored, and begin none
+                    # The other workers finish their requests, whose answers are stored, and begin no more
                     except BaseException:
                         self._stop.set()
                         raise
@@ -215,6 +216,7 @@ class Session:
 
     async def _outcome(self, task: QueuedQuestion) -> AskedOutcome:
         try:
+            # Clips are decoded in a thread: requests under way go on meanwhile
             question = await asyncio.to_thread(task.build)
             key = cache_key(self.provider, question, task.sample)
             answer = self.answers.get(key)
@@ -284,7 +286,8 @@ class Session:
         self._failed += 1
         self._waited += time.monotonic() - begun
         tries[error.limited] += 1
-        # exponential backoff with full jitter (Brooker, 2015), in the number of failures of this kind
+        # Exponential backoff with full jitter (Brooker, 2015), in the number of failures of this kind: requests that
+        # failed together must not come back together
         delay = random.uniform(0.1, 1.0) * min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (tries[error.limited] - 1))
         if error.wait is not None:
             delay = error.wait * random.uniform(1.0, 1.1)
