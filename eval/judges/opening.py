@@ -131,7 +131,7 @@ def _named(spec: str, dataset: PairDataset, learn_from: Sequence[str], how: Aski
         return open_probe(spec, training, seed, how)
     if spec == "constant":
         return ConstantJudge.fitted_to(training)
-    # scikit-learn is loaded only for the judges that need it
+    # These two load parts of scikit-learn that no other judge needs
     if spec == "text":
         from .baselines.regression import TextJudge
 
