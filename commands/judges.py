@@ -58,13 +58,12 @@ class Score(Printing, Loading):
         manifest: CSV, TSV, JSONL or Parquet, see above
         audio_root (DIR): another folder in which clips of the manifest may lie, see above
         out: CSV, TSV, JSONL or Parquet for the scores of a manifest (default: CSV on standard output)
-        level: share of pairs that the intervals of a calibrated judge shall cover (default: 0.9)
+        level: share of pairs that the intervals of a calibrated judge cover (default: 0.9)
         workers (N): processes, each with a judge (default: one for each GPU, or one)
         engine: ray = on the Ray cluster that RAY_ADDRESS names, or on this machine: pip install 'empathy-judge[ray]'
         restart: delete what an earlier command has done and begin anew
         overwrite: replace an --out that this command did not write
-        checksums: tell by their content, not by size and modification time, which files changed since an earlier
-            command
+        checksums: find files that changed since an earlier command by their content, not by size and modification time
         batch_size (PAIRS): pairs per forward pass (default: 16; on a GPU 64)
     """
 
@@ -126,12 +125,12 @@ class Score(Printing, Loading):
 
     def _score_pair(self, context: str, response: str) -> int:
         """Print the scores of a pair."""
-        scorer, heard = self._open(), _context(context)
+        scorer = self._open()
         from ..batch_scoring.scores import flat_scores, score_columns
         from ..models.calibration import DEFAULT_LEVEL
 
         level = self.level or DEFAULT_LEVEL
-        assessment = scorer.assess(heard, response, situation=self.situation, level=level)
+        assessment = scorer.assess(_context(context), response, situation=self.situation, level=level)
         if self.json:
             print(json.dumps(flat_scores(assessment, score_columns(scorer)), allow_nan=False))
             return DONE
@@ -155,7 +154,8 @@ class Score(Printing, Loading):
         from ..batch_scoring.run import make_engine, score_manifest
 
         settings = {**chosen(self, Loading), "batch_size": self.batch_size}
-        del settings["device"]  # each worker has its own
+        # Each worker loads the judge on a device of its own
+        del settings["device"]
         job = Job(judge, manifest, out, self.level, self.checksums, self.audio_root, settings)
         launch = find_launch()
         engine = make_engine(self.engine, launch, self.device, self.workers)
@@ -168,7 +168,8 @@ class Score(Printing, Loading):
 
 
 def _context(clip: str | None) -> str | None:
-    if clip == "":  # an unset variable of a shell
+    # An unset variable of a shell: the path of an empty text would be the current folder
+    if clip == "":
         raise UserError("context: an empty path; expected a file, or - for no context")
     return None if clip == "-" else clip
 
@@ -214,16 +215,16 @@ class Rank(Printing, Loading):
             scorer.compared_on(names)
         context = _context(self.context)
         ranked = scorer.rank(context, self.responses, situation=self.situation, by=self.by)
-        beside = scorer.beside_next(ranked, names, self.max_error)
+        verdicts = scorer.beside_next(ranked, names, self.max_error)
         if self.json:
             rows = [_ranked_row(self.responses[item.index], place, item) for place, item in enumerate(ranked, start=1)]
-            found = [{**row, "over_next": odds and asdict(odds)} for row, odds in zip(rows, beside, strict=True)]
+            found = [{**row, "over_next": odds and asdict(odds)} for row, odds in zip(rows, verdicts, strict=True)]
             print(json.dumps(found))
         else:
             dimensions = [dimension.name for dimension in scorer.dimensions]
-            table = _ranked_table(self.responses, ranked, dimensions, beside)
+            table = _ranked_table(self.responses, ranked, dimensions, verdicts)
             say(table, stderr=False)
-            if len(ranked) == 2 and (odds := beside[0]) is not None:
+            if len(ranked) == 2 and (odds := verdicts[0]) is not None:
                 first, second = (self.responses[item.index] for item in ranked)
                 preferred = {"better": f"prefer {first}", "worse": f"prefer {second}"}.get(odds.verdict, odds.verdict)
                 print(
@@ -250,7 +251,7 @@ def _ranked_table(
     responses: Sequence[str],
     ranked: Sequence[Ranked],
     names: Sequence[str],
-    over_next: Sequence[BesideNext | None],
+    verdicts: Sequence[BesideNext | None],
 ) -> Table:
     """A ranking as a table for the terminal."""
     from ..eval.rendering import new_table
@@ -258,10 +259,10 @@ def _ranked_table(
     table = new_table()
     table.add_column("place", justify="right")
     table.add_column("response", overflow="fold")
-    compared = ["beside the next"] if any(over_next) else []
+    compared = ["beside the next"] if any(verdicts) else []
     for column in (*names, *compared, "remarks"):
         table.add_column(column)
-    for place, (item, beside) in enumerate(zip(ranked, over_next, strict=True), start=1):
+    for place, (item, odds) in enumerate(zip(ranked, verdicts, strict=True), start=1):
         if isinstance(item.found, AudioError):
             table.add_row("—", responses[item.index], *("—" for _ in (*names, *compared)), str(item.found))
         else:
@@ -271,10 +272,10 @@ def _ranked_table(
             for score in (item.found.scores[name] for name in names):
                 ends = "" if score.low is None or score.high is None else f" ({score.low:.2f} to {score.high:.2f})"
                 scores.append(f"{score.score:.2f}{ends} {score.label or ''}".rstrip())
-            if beside is not None:
-                chances = f"better {beside.better:.0%}, no difference {beside.no_difference:.0%}"
-                scores.append(f"{beside.verdict} ({chances})")
-            scores += ["" for _ in compared if beside is None]
+            if odds is not None:
+                chances = f"better {odds.better:.0%}, no difference {odds.no_difference:.0%}"
+                scores.append(f"{odds.verdict} ({chances})")
+            scores += ["" for _ in compared if odds is None]
             table.add_row(str(place), responses[item.index], *scores, remarks)
     return table
 
@@ -383,10 +384,10 @@ class Serve(Limits, Loading):
         judge: judge folder or run folder
         host: address to listen on; 0.0.0.0 = all
         port: 0 = any that is free
-        allowed_hosts (NAME): names by which clients ask, such as that of a proxy, beside localhost, --host and IP
-            addresses; '*' = any (default: none, or with a token any)
+        allowed_hosts (NAME): more names by which clients ask than localhost, --host and IP addresses, such as that of
+            a proxy; '*' = any (default: none, or with a token any)
         batch_size (PAIRS): most pairs scored together
-        open_metrics: /metrics needs no token, where there is one (default: it does)
+        open_metrics: /metrics needs no token (default: the same as all else)
     """
 
     EXAMPLE: ClassVar[str] = "judge --port 8000"
@@ -406,7 +407,8 @@ class Serve(Limits, Loading):
         from ..models.hub import require_judge
         from ..serving.settings import listen, read_settings, return_memory
 
-        return_memory()  # before threads have heaps of their own
+        # glibc gives each thread a heap of its own; this must be said before there are any
+        return_memory()
         folder = Path(self.judge)
         limits = {limit.name: getattr(self, limit.name) for limit in fields(Limits) if limit.name != "kept_bytes"}
         settings = read_settings(
@@ -415,7 +417,7 @@ class Serve(Limits, Loading):
         )  # fmt: skip
         require_judge(folder, self.backbone)
         listener = listen(self.host, self.port)
-        # from here on it takes seconds
+        # Options, extras, judge and port are known to be right: from here on it takes seconds
         from ..scorer import Scorer
         from ..serving.app import create_app
         from ..serving.records import log_json

@@ -53,7 +53,7 @@ class Agreement(Printing, TableOptions):
         pairs: also compare every two annotators
         kappa_weights: weighted kappa's distances: between scores, or ranks of the categories that occur
             (scikit-learn's)
-        cluster: column whose values intervals and tests keep whole
+        cluster: column whose values the bootstrap and the tests keep whole
     """
 
     EXAMPLE: ClassVar[str] = "ratings.csv --column item=clip annotator=who --judges gpt_4o gemini --pairs"

@@ -49,7 +49,8 @@ class ScoresFile:
                 raise DataError(f"{table.path}: no column {column!r}; it has {names_shown(table.columns)}")
         self._absent = f"no score in {table.path.name}"
         self.signature = _signature_of(table.path)
-        of_report = f"{table.path.parent.name}/" if self.signature is not None else ""  # all are called items.csv
+        # The items of all reports are called items.csv: the folder tells two judges apart
+        of_report = f"{table.path.parent.name}/" if self.signature is not None else ""
         self.name = f"scores:{of_report}{table.path.name}"
         self.record: Mapping[str, Any] = {"sha256": hashlib.sha256(table.path.read_bytes()).hexdigest()}
         self._scores: dict[tuple[str, str], float] = {}

@@ -77,7 +77,7 @@ def test_openai_gets_both_clips_labelled_in_text(scored, make_pairs):
 def test_openai_audio_models_get_no_schema_and_always_a_clip(make_judge, make_pairs):
     provider = OpenAIProvider("gpt-audio-1.5", parse_settings(["hears=transcript"], "x"))
     assert provider.modes[0] == "function"
-    assert provider.place == "api.openai.com"
+    assert provider.host == "api.openai.com"
     judge = make_judge("openai", "http://127.0.0.1:9", ["hears=transcript", "samples=1"])
     body = provider.request(judge.tasks(make_pairs(1))[0].build())
     TypeAdapter(openai_types.CompletionCreateParamsNonStreaming).validate_python(body)
