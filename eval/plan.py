@@ -99,6 +99,7 @@ def pilot_from(frame: Frame, dimensions: Sequence[str] = (), resamples: int = 10
     counts = np.concatenate([panel.table.counts for panel in panels])
     k = float(1 / (1 / counts).mean())
     leave_one_out = _mean([panel.reliability.leave_one_rater_out.value for panel in panels])
+    # Leave-one-out agreement compares within a rater: its severity does not count there
     own_reliability = (
         single if k <= 1 or leave_one_out is None else max(0.0, leave_one_out) ** 2 / of_mean(single, 1 / (k - 1))
     )
@@ -106,6 +107,7 @@ def pilot_from(frame: Frame, dimensions: Sequence[str] = (), resamples: int = 10
     for judge in dict.fromkeys(name for panel in panels for name in panel.scores):
         pairs = [(panel.judged(judge).spearman.value, panel.reliability.panel_mean.value) for panel in panels]
         share = _mean([value / top for value, top in pairs if value is not None and top])
+        # By chance a judge may agree better than the ceiling allows; formulas need an agreement below 1
         agreement |= {} if share is None else {judge: min(share, 0.99)}
     named = {f"{panel.dataset}/{panel.dimension}" if panel.dataset else panel.dimension: panel for panel in panels}
     return Pilot(
@@ -222,6 +224,7 @@ def make_plan(
     raters = sorted(set(raters) or {1, 2, 3, 5, 8, *([round(pilot.ratings_per_item)] if pilot.n_items else [])})
     judges = (agreement, agreement - difference)
     between = pilot.between if between is None else between
+    # Two judges whose errors are independent correlate through the true scores alone
     between = judges[0] * judges[1] if between is None else between
     single, rows, needed = pilot.reliability, [], []
     for k in raters:
@@ -287,7 +290,7 @@ def _sentence(pilot: Pilot, needed: Sequence[Needed], difference: float, power: 
     k: Any = best.raters  # mostly whole
     missing_items = n - pilot.n_items
 
-    def told_by(count: int, what: str, more: str = "") -> str:
+    def enough(count: int, what: str, more: str = "") -> str:
         verb = "tells" if count == 1 else "tell"
         task = f"judges apart that differ by {difference:g} with {percent(power)} power"
         return f"{counted(count, what)}{more} {verb} {task}."
@@ -296,10 +299,10 @@ def _sentence(pilot: Pilot, needed: Sequence[Needed], difference: float, power: 
     cost = "" if best.cost is None else f", for {best.cost:,.2f}"
     if pilot.n_items and round(pilot.ratings_per_item) >= k:  # the pilot's own items count
         if missing_items <= 0:
-            return f"The {told_by(pilot.n_items, 'item', ' of the pilot')}"
+            return f"The {enough(pilot.n_items, 'item', ' of the pilot')}"
         cost = "" if price is None else f", for {price * missing_items * k:,.2f}"
-        return told_by(missing_items, "more item", f" with {each} ({counted(missing_items * k, 'rating')}{cost})")
-    return told_by(n, "item", f" with {each} ({counted(n * k, 'rating')}{cost})")
+        return enough(missing_items, "more item", f" with {each} ({counted(missing_items * k, 'rating')}{cost})")
+    return enough(n, "item", f" with {each} ({counted(n * k, 'rating')}{cost})")
 
 
 def save_plan(report: PlanReport, folder: Path) -> None:

@@ -44,7 +44,9 @@ ADVERSARIAL_SNR = 40.0
 """dB; energy of the response over that of the noise that is sought against the judge."""
 _ADVERSARIAL_PAIRS, _ADVERSARIAL_STEPS = 24, 12
 _BREATH_SECONDS, _BREATH_BAND = 0.35, (500.0, 4000.0)
-_MEL_FLOOR, _MEL_RANGE = 1e-10, 8.0  # of Whisper's spectrograms
+# Constants of Whisper's spectrograms (Radford et al., 2023)
+_MEL_FLOOR, _MEL_RANGE = 1e-10, 8.0
+# Largest difference of a feature from that of the judge's own extractor
 _SAME_FEATURES = 1e-3
 
 Apply = Callable[[Sequence[Pair], int], tuple[Pair, ...]]
@@ -152,6 +154,7 @@ def stress(
         raise UserError(f"check {shown(unknown[0])}; expected one of {', '.join(CHECKS)}")
     check_unchanged(dataset)
     candidates = dataset.subset(split).pairs
+    # In the order of the data, where the pairs of a group, which share clips, stand together
     drawn = np.sort(np.random.default_rng(seed).permutation(len(candidates))[:pairs])
     chosen = [candidates[position] for position in drawn]
     assessed = list(zip(chosen, _assessed(scorer, chosen, "unchanged"), strict=True))
@@ -232,10 +235,10 @@ def _measured(
     seed: int,
 ) -> dict[str, StressResult]:
     """The result of one check for each dimension."""
-    heard = [
+    assessed = [
         (pair, assessment) for pair, assessment in zip(pairs, after, strict=True) if isinstance(assessment, Assessment)
     ]
-    rewarded = [(pair, assessment) for pair, assessment in heard if _reward(pair, assessment, units).code is None]
+    rewarded = [(pair, assessment) for pair, assessment in assessed if _reward(pair, assessment, units).code is None]
     draws = Resamples.draw([group_of(pair) for pair, _ in rewarded], resamples, seed)
     results = {}
     for name, unit_of in units.items():
@@ -249,7 +252,7 @@ def _measured(
             gain=gain,
             raised=raised,
             caught=1 - len(rewarded) / len(pairs) if pairs else None,
-            failed=len(pairs) - len(heard),
+            failed=len(pairs) - len(assessed),
             verdict=_verdict(gain, bool(pairs) and not rewarded),
             reason=gain.reason if gain.value is None else None,
         )
@@ -304,14 +307,15 @@ def adversarial(judge: EmpathyJudge, pair: Pair) -> Clip:
     if len(windows) > 1 or any(len(judge.decode(source)) > 1 for source in pair.clips):
         raise _NotPossible(f"pair {pair.pair_id!r} is heard in windows")
     waveform, rate = windows[0], judge.backbone.sampling_rate
-    heard_pair = replace(pair, response=Clip(waveform, rate))
-    inputs = judge.build_inputs([heard_pair])
+    decoded_pair = replace(pair, response=Clip(waveform, rate))
+    inputs = judge.build_inputs([decoded_pair])
     clips = inputs.clips
     assert clips is not None
-    row = list(dict.fromkeys(heard_pair.clips)).index(heard_pair.response)
+    row = list(dict.fromkeys(decoded_pair.clips)).index(decoded_pair.response)
     samples = torch.from_numpy(waveform)
     spectrograms, frames = clips.features, clips.features.shape[-1]
     spectrogram = partial(_whisper_features, judge, frames=frames)
+    # Noise against another spectrogram than the judge's own would prove nothing
     if len(spectrograms) != len(clips.lengths) or not torch.allclose(
         spectrogram(samples), spectrograms[row].float(), atol=_SAME_FEATURES
     ):
@@ -335,6 +339,7 @@ def adversarial(judge: EmpathyJudge, pair: Pair) -> Clip:
             if float(merit.detach()) > best_merit:
                 best_merit, best = float(merit.detach()), noise.detach().clone()
             (gradient,) = torch.autograd.grad(merit, noise)
+            # Steps of a third of the radius, then back into the ball
             noise = noise.detach() + radius / 3 * gradient / gradient.norm().clamp(min=1e-12)
             noise = noise * min(1.0, radius / max(float(noise.norm()), 1e-12))
     return Clip((samples + best).numpy(), rate)

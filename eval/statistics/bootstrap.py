@@ -45,8 +45,10 @@ Interval = Literal["percentile", "bca"]
 _JACKKNIFE_ROWS = 200
 """Most jackknife rows; where there are more groups, several are left out together."""
 
+# Fisher's z of a correlation of 1 is infinite
 _NEARLY_ONE = 0.999
-_ROUNDING = 1e-6  # of a share of exactly 0, draws begin above it by less than anybody reads
+# Draws of a share of exactly 0 begin above it by less than anybody reads
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +97,8 @@ class Resamples:
             return cls(codes, np.zeros((resamples, 0)))
         rng = np.random.default_rng(seed)
         left_out = min(n_groups, _JACKKNIFE_ROWS) if interval == "bca" and resamples else 0
-        counts = np.ones((resamples + left_out, n_groups), np.float32)  # exact, and half the memory
+        # Whole numbers below 2^24 are exact in float32, in half the memory
+        counts = np.ones((resamples + left_out, n_groups), np.float32)
         ends = np.cumsum(sizes)
         # Far faster than a multinomial where there are many groups
         for row in counts[:resamples]:

@@ -22,7 +22,8 @@ from .agreement import MIN_ITEMS, is_constant
 from .icc import two_way_components
 
 _LEVEL = 0.05
-_LEAST_EFFECT = 0.05  # smallest design effect: smaller estimates are chance
+# Smallest design effect: smaller estimates are chance
+_LEAST_EFFECT = 0.05
 
 
 class Components(NamedTuple):

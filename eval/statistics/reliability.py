@@ -43,7 +43,8 @@ HALVINGS = 100
 HALVINGS_IN_RESAMPLES = 10
 """Number of these halvings used in every resample: the interval gets a little wider, in a tenth of the time."""
 
-_DRAWN_VALUES = 10_000_000  # resamples x groups
+# Resamples x groups: 40 MB of counts
+_DRAWN_VALUES = 10_000_000
 
 
 @dataclass(frozen=True, eq=False)

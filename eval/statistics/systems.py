@@ -56,7 +56,8 @@ def system_level(systems: Sequence[str], score: np.ndarray, human: np.ndarray, r
     points = means(np.arange(len(codes)))
     functions = {name: STATISTICS[name] for name in SYSTEM_STATISTICS} | {"pairwise_accuracy": pairs_in_order}
     by_system = np.unique(np.stack([codes, resamples.codes]), axis=1)
-    systems_are_groups = len(by_system[0]) == len(names) == len(np.unique(by_system[1]))  # the groups are the systems
+    # Where the groups are the systems, whole systems are drawn: a resample has fewer of them, and is defined
+    systems_are_groups = len(by_system[0]) == len(names) == len(np.unique(by_system[1]))
     drawn = resamples.draws(means).reshape(-1, 2, len(names)) if len(names) > 1 else np.empty((0, 2, 0))
     results: dict[str, Any] = {"n_systems": len(names)}
     for name, function in functions.items():
@@ -66,7 +67,8 @@ def system_level(systems: Sequence[str], score: np.ndarray, human: np.ndarray, r
         elif not of_pairs and len(names) < MIN_SYSTEMS:
             reason = f"{counted(len(names), 'system')}, at least {MIN_SYSTEMS} needed"
         elif of_pairs and is_constant(score):
-            reason = "the judge scores are constant"  # without a tie between people it would be 0
+            # Without a tie between people it would be 0, as if the judge were wrong everywhere
+            reason = "the judge scores are constant"
         if reason is not None:
             results[name] = Statistic(None, n=len(names), reason=reason)
         elif systems_are_groups and not of_pairs:

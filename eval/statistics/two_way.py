@@ -29,7 +29,8 @@ from .rank_draws import spearman_draws
 MIN_RATERS = 3
 """Fewest raters for an interval for other raters."""
 
-_LEFT_OUT = 100  # most jackknife samples; where there are more raters, several are left out at a time
+# Most jackknife samples; where there are more raters, several are left out at a time
+_LEFT_OUT = 100
 
 
 def for_other_raters(score: np.ndarray, table: RatingTable) -> Statistic:
@@ -88,7 +89,8 @@ def _left_out(score: np.ndarray, table: RatingTable, codes: np.ndarray, counts: 
         remaining = part[table.raters] != number
         n_ratings = np.bincount(table.items[remaining], minlength=table.n_items)
         sums = np.bincount(table.items[remaining], weights=table.scores[remaining], minlength=table.n_items)
-        items = np.flatnonzero(n_ratings)  # those that nobody else rated do not count
+        # Items that nobody else rated do not count
+        items = np.flatnonzero(n_ratings)
         means = tied(sums[items] / n_ratings[items])
         correlations.append(spearman_draws(score[items][None], means, codes[items], counts)[0])
     return fisher_z(np.stack(correlations))

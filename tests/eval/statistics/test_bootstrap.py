@@ -175,3 +175,14 @@ def test_intervals_of_correlations_are_those_of_fishers_z(ratings):
     below = t_interval(Statistic(-1.0), 0.1, 7, ratings)
     assert (below.low, below.value) == (-1.0, -1.0)
     assert t_interval(Statistic(value), 0.0, 7, ratings).high == value
+
+
+def test_draws_within_strata():
+    strata, groups = ["b", "a", "a", "b", "b", "a"], ["g", "g", "h", "g", "i", "k"]
+    drawn = Resamples.draw(groups, 200, 0, strata=strata)
+    assert drawn.codes.tolist() == [3, 0, 1, 3, 4, 2]  # g of a and g of b are two groups
+    assert (drawn.counts[:, :3].sum(axis=1) == 3).all()
+    assert (drawn.counts[:, 3:].sum(axis=1) == 2).all()
+    assert abs(np.corrcoef(drawn.counts[:, 0], drawn.counts[:, 3])[0, 1]) < 0.2
+    one = Resamples.draw(groups, 20, 0, strata=["a"] * 6)
+    np.testing.assert_array_equal(one.counts, Resamples.draw(groups, 20, 0).counts)
