@@ -217,15 +217,9 @@ def matched_accuracy(
 ) -> Statistic:
     """How often a matched response outranks a crossed one; ties count half, chance is 0.5.
 
-    Args:
-        matched: Shape (n,), score of the response to the voice that is heard, once per comparison.
-        crossed: Shape (n,), score of a response to another voice of the script, in the same context.
-        groups: Shape (n,), the script of each comparison; whole scripts are drawn for the interval.
-        resamples: Resamples of scripts.
-        seed: Seed of the resamples.
-
-    Returns:
-        Accuracy over comparisons with both scores; the others are dropped and counted. Undefined without any.
+    Each of n comparisons has the score of the response to the voice of its context, that of a response to another voice
+    of the script in the same context, and the script, which is drawn as a whole. Comparisons without both scores are
+    dropped and counted; it is undefined without any.
     """
     wins = 0.5 * (1 + np.sign(matched - crossed))
     compared = ~np.isnan(wins)

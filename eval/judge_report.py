@@ -148,7 +148,8 @@ def distribution(values: np.ndarray) -> Distribution:
 
 
 def share_of_panel_ceiling(own: Statistic, ceiling: Statistic, draws: Resamples) -> Statistic:
-    """The judge's Spearman as a share of the noise ceiling on the same items, from the same draws.
+    """The judge's Spearman as a share of the noise ceiling on the same items, from the same draws: its disattenuated
+    correlation (Spearman, 1904).
 
     Undefined, with the reason, without a Spearman or where the ceiling is missing or not above 0.
     """

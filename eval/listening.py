@@ -282,11 +282,7 @@ def voice_and_words(
     - Squares forget signs: scores that turn round without words still count as ``voice``. See ``voice_r``, ``words_r``.
     - With n items the parts of an unrelated definition are near 1 / n, not 0.
 
-    Args:
-        full: Shape (n,), scores of the unchanged pairs, rating points.
-        voice_only: Shape (n,), of the same pairs with the words removed.
-        words_only: Shape (n,), of the same pairs with the voice flattened.
-        resamples: Draws over the same n items.
+    All scores have shape (n,), of the same pairs: unchanged, with the words removed, with the voice flattened.
 
     Returns:
         The four shares, ``index``, and ``voice_r`` and ``words_r``: Pearson correlation of the full scores with those

@@ -20,6 +20,7 @@ from .judges import Judge
 from .rendering import ranged
 from .report.base import Part, Versioned
 from .report.dataset import Ranking, Report
+from .report.others import StressReport
 from .statistics.agreement import Statistic
 
 REPORT_FILE = "agreement.json"
@@ -44,6 +45,17 @@ def results_frame(reports: Sequence[Report], rankings: Mapping[str, Ranking] | N
         for pair in ranking.comparisons:
             (difference,) = statistic_rows({"difference": pair.difference})
             rows.append((f"{pair.first} against {pair.second}", dimension, None, None, *difference, shared))
+    return pd.DataFrame(rows, columns=pd.Index(COLUMNS))
+
+
+def stress_frame(found: StressReport) -> pd.DataFrame:
+    """The statistics of a report of `stress` as rows of `results.COLUMNS`."""
+    rows = [
+        (found.judge, dimension, None, check, *row, found.signature)
+        for dimension, checks in found.dimensions.items()
+        for check, result in checks.items()
+        for row in statistic_rows(result)
+    ]
     return pd.DataFrame(rows, columns=pd.Index(COLUMNS))
 
 

@@ -14,7 +14,6 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -34,7 +33,7 @@ from .checks.pairs import group_of
 from .judges.trained import TrainedJudge
 from .report.base import SCHEMA_VERSION
 from .report.others import StressReport, StressResult, StressVerdict
-from .results import COLUMNS, signature_on, statistic_rows
+from .results import signature_on
 from .statistics.agreement import Statistic
 from .statistics.bootstrap import Resamples, estimate, estimate_share
 
@@ -147,7 +146,7 @@ def stress(
 
     Raises:
         UserError: If there is no check of a name.
-        DataError: If no pair can be heard, none gets a reward as it is, or audio is not what was imported.
+        DataError: If no pair can be scored, none gets a reward as it is, or audio is not what was imported.
     """
     names = list(CHECKS) if checks is None else list(dict.fromkeys(checks))
     if unknown := [name for name in names if name not in CHECKS]:
@@ -159,7 +158,7 @@ def stress(
     chosen = [candidates[position] for position in drawn]
     assessed = list(zip(chosen, _assessed(scorer, chosen, "unchanged"), strict=True))
     if not any(isinstance(found, Assessment) for _, found in assessed):
-        raise DataError(f"{dataset.card.name}: none of {counted(len(chosen), 'pair')} can be heard; expected clips")
+        raise DataError(f"{dataset.card.name}: none of {counted(len(chosen), 'pair')} can be scored; expected clips")
     dimensions = scorer.dimension_names(None)
     rewards = {pair.pair_id: _reward(pair, found, dimensions) for pair, found in assessed}
     left_out = {pair_id: reward.text or "" for pair_id, reward in rewards.items() if reward.code is not None}
@@ -360,14 +359,3 @@ def _whisper_features(judge: EmpathyJudge, samples: Tensor, frames: int) -> Tens
     filters = torch.from_numpy(np.asarray(extractor.mel_filters)).float()
     mel = (filters.T @ power[..., :-1].abs().square()).clamp(min=_MEL_FLOOR).log10()
     return (torch.maximum(mel, mel.max() - _MEL_RANGE) + 4) / 4
-
-
-def stress_frame(found: StressReport) -> pd.DataFrame:
-    """The statistics of a report of `stress` as rows of `results.COLUMNS`."""
-    rows = [
-        (found.judge, dimension, None, check, *row, found.signature)
-        for dimension, checks in found.dimensions.items()
-        for check, result in checks.items()
-        for row in statistic_rows(result)
-    ]
-    return pd.DataFrame(rows, columns=pd.Index(COLUMNS))

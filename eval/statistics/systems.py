@@ -31,13 +31,7 @@ SYSTEM_STATISTICS = ("spearman", "pearson", "kendall", "icc_a1", "icc_c1", "bias
 
 
 def system_level(systems: Sequence[str], score: np.ndarray, human: np.ndarray, resamples: Resamples) -> dict[str, Any]:
-    """All statistics of the means of systems.
-
-    Args:
-        systems: Length n, the system of each item.
-        score: Shape (n,), finite, rating points.
-        human: Shape (n,), finite, rating points.
-        resamples: Draws over the same n items.
+    """All statistics of the means of systems, from the system, judge's and human score of each of n items (finite).
 
     Returns:
         ``n_systems``; the `SYSTEM_STATISTICS` and ``pairwise_accuracy`` (`pairs_in_order`), whose ``n`` counts systems,

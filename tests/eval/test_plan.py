@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.cli import main
 from empathy_judge.eval.frame import COLUMNS, Frame
-from empathy_judge.eval.plan import assumed_pilot, make_plan, pilot_from, save_plan
+from empathy_judge.eval.plan import assumed_pilot, make_plan, pilot_from
 from empathy_judge.eval.report.base import read_report
 from empathy_judge.eval.report.others import PlanReport
 from empathy_judge.eval.statistics.agreement import spearman
@@ -163,25 +161,6 @@ def test_what_cannot_be_planned_is_said_in_a_line(words, message, tmp_path, caps
     table.write_text("item,annotator,dimension,score\na,ann,d,1\nb,ann,d,2\nc,ann,d,3\n")
     assert main([word.format(table=table) for word in words.split()]) == 2
     assert message.format(table=table) in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("file", ["plan.csv", "plan.json", "plan.png"])
-def test_on_a_full_disk_all_earlier_files_stay(file, tmp_path, monkeypatch):
-    save_plan(make_plan(assumed_pilot({"item": 1, "residual": 1}), raters=[2]), tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.glob("plan.*")}
-    assert set(before) == {"plan.csv", "plan.json", "plan.png"}
-    write = Path.write_bytes
-
-    def full(path: Path, content: bytes) -> int:
-        if path.name != file:
-            return write(path, content)
-        write(path, content[:10])
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match=rf"No space left on device: .*{file}"):
-        save_plan(make_plan(assumed_pilot({"item": 1, "residual": 2}), raters=[2]), tmp_path)
-    assert {path.name: path.read_bytes() for path in tmp_path.glob("plan.*")} == before
 
 
 def test_the_quantiles_are_those_of_a_two_sided_test():
