@@ -167,7 +167,7 @@ def grouped_score(right: np.ndarray, groups: np.ndarray, resamples: int = 1000, 
         questions; ``group_accuracy``: groups with all questions right / groups, whose `n` counts groups. Undefined
         without questions; without an interval for fewer than five groups.
     """
-    draws = Resamples.draw(groups, resamples, seed)
+    draws = Resamples.sample(groups, resamples, seed)
     sizes = np.bincount(draws.codes, minlength=draws.counts.shape[1]).astype(np.float64)
     wins = np.bincount(draws.codes, weights=right, minlength=len(sizes))
     all_right = (wins == sizes).astype(np.float64)
@@ -226,5 +226,5 @@ def matched_accuracy(
     dropped = int((~compared).sum())
     if not compared.any():
         return Statistic(None, dropped=dropped, reason="0 comparisons" + (f", {dropped} dropped" if dropped else ""))
-    draws = Resamples.draw(groups[compared], resamples, seed)
+    draws = Resamples.sample(groups[compared], resamples, seed)
     return dataclasses.replace(estimate_share(wins[compared], draws), dropped=dropped)

@@ -190,7 +190,7 @@ def _after(
 def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, checks: Sequence[Check]) -> SliceReport:
     """Agreement on the judged items of a mask, also after `checks` that were run, with draws of their own groups."""
     score, human, items = judged.score[chosen], judged.panel.human[chosen], items.loc[chosen]
-    drawn = Resamples.draw(
+    drawn = Resamples.sample(
         judged.panel.draws.codes[chosen].astype(str), judged.panel.draws.resamples, judged.panel.seed
     )
     correlation, spearmen = _after(checks, items, score, human, drawn)

@@ -54,7 +54,11 @@ def overall_report(
         shares[judge] = over.share(spearmans, [result.panel.reliability.panel_mean for result in judged])
         like_for_like[judge] = over.compared_with_one_person(judge)
     differences = {pair: over.difference(*pair) for pair in combinations(judges, 2)}
-    p = {pair: bootstrap_p(over.draws.drawn(gap.draws)) for pair, gap in differences.items() if gap.low is not None}
+    p = {
+        pair: bootstrap_p(over.draws.bootstrap_values(gap.draws))
+        for pair, gap in differences.items()
+        if gap.low is not None
+    }
     # Means over other dimensions are other figures: judges are ranked on the largest set that one of them has, and of
     # several such sets on the one that most judges have
     widest = max(covered.values(), key=lambda has: (sum(has), [*covered.values()].count(has)))

@@ -238,7 +238,7 @@ def _measured(
         (pair, assessment) for pair, assessment in zip(pairs, after, strict=True) if isinstance(assessment, Assessment)
     ]
     rewarded = [(pair, assessment) for pair, assessment in assessed if _reward(pair, assessment, units).code is None]
-    draws = Resamples.draw([group_of(pair) for pair, _ in rewarded], resamples, seed)
+    draws = Resamples.sample([group_of(pair) for pair, _ in rewarded], resamples, seed)
     results = {}
     for name, unit_of in units.items():
         gains = np.array([

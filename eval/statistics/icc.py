@@ -184,7 +184,7 @@ def _bootstrapped(points: dict[Form, Statistic], panel: _Panel, seen: Resamples)
     def forms(items: np.ndarray) -> list[float]:
         return list(_forms(panel.components(np.bincount(items, minlength=panel.n_items))).values())
 
-    draws = seen.draws(forms).reshape(-1, len(FORMS))
+    draws = seen.apply(forms).reshape(-1, len(FORMS))
     ratings = float(1 / np.mean(1 / panel.sizes))
     return {
         form: with_interval(

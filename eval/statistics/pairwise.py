@@ -206,7 +206,7 @@ def within_groups(
             total += times * value
             weight += times
         else:
-            drawn = seen.of(function, x, y)
+            drawn = seen.compute(function, x, y)
             total += np.nan_to_num(drawn)
             weight += ~np.isnan(drawn)
     if not used:

@@ -103,7 +103,7 @@ def compare_all(
             continue
         draws = rho_a.draws - rho_b.draws
         point = with_interval(replace(point, value=rho_a.value - rho_b.value), draws, seen)
-        draws = None if point.low is None else seen.drawn(draws)
+        draws = None if point.low is None else seen.bootstrap_values(draws)
         correlations = rho_a.value, rho_b.value, spearman(first, second)
         comparisons[a, b] = PairedDifference(
             point,

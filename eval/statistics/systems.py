@@ -52,7 +52,7 @@ def system_level(systems: Sequence[str], score: np.ndarray, human: np.ndarray, r
     by_system = np.unique(np.stack([codes, resamples.codes]), axis=1)
     # Where the groups are the systems, whole systems are drawn: a resample has fewer of them, and is defined
     systems_are_groups = len(by_system[0]) == len(names) == len(np.unique(by_system[1]))
-    drawn = resamples.draws(means).reshape(-1, 2, len(names)) if len(names) > 1 else np.empty((0, 2, 0))
+    drawn = resamples.apply(means).reshape(-1, 2, len(names)) if len(names) > 1 else np.empty((0, 2, 0))
     results: dict[str, Any] = {"n_systems": len(names)}
     for name, function in functions.items():
         of_pairs, reason = function is pairs_in_order, None

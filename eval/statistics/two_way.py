@@ -62,7 +62,7 @@ def for_other_items_and_raters(
     if own.low is None:
         return own
     groups = resamples.n_groups
-    items = z_variance(point.value, resamples.drawn(own.draws)) * groups / (groups - 1)
+    items = z_variance(point.value, resamples.bootstrap_values(own.draws)) * groups / (groups - 1)
     z = _left_out(score, table, resamples.codes, halvings(resamples))
     variances = [_jackknife(z[:, half], z[:, half + 1]) for half in range(0, 2 * HALVINGS, 2)]
     defined = [variance for variance in variances if not np.isnan(variance)]

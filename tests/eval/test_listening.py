@@ -134,7 +134,7 @@ N = 4000
 
 
 def resamples_of(n: int, groups: int | None = None, count: int = 200) -> Resamples:
-    return Resamples.draw([str(number % (groups or n)) for number in range(n)], count, seed=0)
+    return Resamples.sample([str(number % (groups or n)) for number in range(n)], count, seed=0)
 
 
 def parts(seed: int = 0, n: int = N) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

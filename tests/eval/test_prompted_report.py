@@ -175,7 +175,7 @@ def test_position_bias(make_dataset, bias):
 
 def test_ties_in_one_order_alone_are_inconsistent():
     verdicts = np.array([[1, -1], [-0.2, 0.6], [0, 0], [0, 1], [1, 1 / 3], [-1, -1]])
-    found = orders(verdicts, Resamples.draw([f"g{number}" for number in range(6)], 50, 0))
+    found = orders(verdicts, Resamples.sample([f"g{number}" for number in range(6)], 50, 0))
     assert found.inconsistent.value == pytest.approx(3 / 6)
     assert found.first_preferred.value == pytest.approx(0.5 + verdicts.sum() / 24)
 

@@ -117,7 +117,7 @@ def test_judges_of_voice_and_of_words_have_their_index():
     pairs = speech().pairs
     sides = [pairs, *(CHECKS[name].apply(pairs, 0) for name in (VOICE_CHECK, WORDS_CHECK))]
     ranges, said = (np.array([[measure(pair) for pair in side] for side in sides]) for measure in (voice, words))
-    resamples = Resamples.draw([pair.group_id for pair in pairs], 50, 0)
+    resamples = Resamples.sample([pair.group_id for pair in pairs], 50, 0)
     found = {
         name: voice_and_words(*scores, resamples)["index"].value
         for name, scores in {"voice": ranges, "words": said, "both": ranges / 4 + said}.items()

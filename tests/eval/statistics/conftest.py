@@ -37,7 +37,7 @@ def simulated(
 
 def own_groups(n: int, resamples: int = 0) -> Resamples:
     """Draws of n items, each a group of its own."""
-    return Resamples.draw([f"g{item}" for item in range(n)], resamples, 0)
+    return Resamples.sample([f"g{item}" for item in range(n)], resamples, 0)
 
 
 def redrawn(resamples: Resamples) -> list[np.ndarray]:

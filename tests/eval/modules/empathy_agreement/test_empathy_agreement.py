@@ -33,7 +33,7 @@ def test_agreement_equals_ours(agreement):
     own = agreement.compute(**given, groups=groups)
     assert agreement.module_type == "metric"
     json.dumps(own)  # no scalars of NumPy
-    draws = Resamples.draw(np.array(groups), 200, seed=0)
+    draws = Resamples.sample(np.array(groups), 200, seed=0)
     expected = estimate(spearman, score, np.nanmean(ratings, axis=1), resamples=draws)
     item, rater = np.nonzero(~np.isnan(ratings))
     table = RatingTable(item, rater, ratings[item, rater], 60, ("a", "b", "c", "d"))
