@@ -307,7 +307,7 @@ def measure_bootstrap(_: argparse.Namespace) -> bool:
 
     reset_peak(torch.device("cpu"))
     before, start = memory("VmRSS"), time.perf_counter()
-    resamples = Resamples.draw(groups, RESAMPLES, seed=0)
+    resamples = Resamples.sample(groups, RESAMPLES, seed=0)
     draws = spearman_draws(scores, human, resamples.codes, resamples.counts)
     ours, peak = time.perf_counter() - start, memory("VmHWM") - before
     start = time.perf_counter()

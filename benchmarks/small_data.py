@@ -320,7 +320,7 @@ def summary(name: str, work: Path) -> list[dict[str, Any]]:
             first = whole[0].to_dict("records")  # of out-of-fold predictions of one seed: each pair once
             ids = [pair for row in first for pair in row["test"]]
             scores = np.concatenate([np.array(row["scores"])[:, column] for row in first])
-            draws = Resamples.draw(np.array([speaker[pair] for pair in ids]), RESAMPLES, 0)
+            draws = Resamples.sample(np.array([speaker[pair] for pair in ids]), RESAMPLES, 0)
             pooled = estimate(spearman, scores, human.loc[ids, dimension].to_numpy(float), resamples=draws)
             summaries.append(
                 {

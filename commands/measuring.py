@@ -203,9 +203,8 @@ class Stress(Printing, Data, Split, Draws, Loading):
             scorer = open_scorer(self.judge, self)
             from ..data_modules.schema import PairDataset
             from ..eval.other_views import stress_views
-            from ..eval.results import write_results
+            from ..eval.results import stress_frame, write_results
             from ..eval.stress import stress as look
-            from ..eval.stress import stress_frame
 
             report = look(
                 scorer, PairDataset.load(self.data), split=self.split, checks=self.checks, pairs=self.pairs,

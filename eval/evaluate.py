@@ -177,7 +177,7 @@ def measure(
     checks = {name: check_reports(*entry, chosen, refused) for name, entry in judged_items.items()}
     answers, prompted = Answers.of(scores, part.pairs), {}
     if answers is not None:
-        drawn = Resamples.draw([*clusters.values()], plan.resamples, seed, plan.interval)
+        drawn = Resamples.sample([*clusters.values()], plan.resamples, seed, plan.interval)
         prompted = {name: answers.dimension_report(name, drawn) for name in judged_items}
     draws: Any = {
         "seed": seed,

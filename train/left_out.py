@@ -131,8 +131,8 @@ def is_ahead(pairs: AllPairs, adapted: Mapping[str, Prediction], probe: Mapping[
     (before, now), human, groups = _compared(pairs, probe, adapted)
     means = [_mean_spearman(scores, human) for scores in (before, now)]
     # Both methods are measured on the same draws: what varies is their difference
-    draws = Resamples.draw(groups, RESAMPLES, seed)
-    leads = draws.draws(
+    draws = Resamples.sample(groups, RESAMPLES, seed)
+    leads = draws.apply(
         lambda items: _mean_spearman(now[items], human[items]) - _mean_spearman(before[items], human[items])
     )
     low, high = lead_interval(draws, leads)
@@ -153,7 +153,7 @@ def is_ahead(pairs: AllPairs, adapted: Mapping[str, Prediction], probe: Mapping[
 def print_agreement(pairs: AllPairs, scores: Mapping[str, Prediction], seed: int) -> None:
     """Print the agreement on pairs that were left out, with its interval over groups or speakers."""
     (found,), human, groups = _compared(pairs, scores)
-    draws = Resamples.draw(groups, RESAMPLES, seed)
+    draws = Resamples.sample(groups, RESAMPLES, seed)
     table = Table(title="pairs that were left out", title_justify="left")
     for heading in ("dimension", "Spearman", "95 % interval", "pairs", "groups"):
         table.add_column(heading, justify="left" if heading == "dimension" else "right")

@@ -92,8 +92,8 @@ class Validation:
             result: dict[str, float | None] = dict.fromkeys(("probe", "added", "low", "high"))
             if rated.any() and not math.isnan(lead := spearman(now, human) - spearman(before, human)):
                 result |= {"probe": spearman(before, human), "added": lead}
-                draws = Resamples.draw(groups[rated], START_RESAMPLES, 0)
-                leads = draws.of(spearman, now, human) - draws.of(spearman, before, human)
+                draws = Resamples.sample(groups[rated], START_RESAMPLES, 0)
+                leads = draws.compute(spearman, now, human) - draws.compute(spearman, before, human)
                 result |= dict(zip(("low", "high"), lead_interval(draws, leads), strict=True))
             results[dimension.name] = result
         return results

@@ -131,7 +131,7 @@ def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int
                     sizes[share] = max(sizes[share], len(sample))
     except ValueError as error:
         raise DataError(f"{dataset.root}: no learning curve of {what}: {error}") from None
-    draws, entries = Resamples.draw(groups, resamples, seed), []
+    draws, entries = Resamples.sample(groups, resamples, seed), []
     for column, name in enumerate(names):
         known = np.isfinite(targets[:, column])
         seen = draws.select(known)

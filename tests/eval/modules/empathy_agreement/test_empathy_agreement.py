@@ -1,4 +1,4 @@
-"""The modules for the evaluate library, loaded as its users load them."""
+"""Agreement as a metric of the evaluate library, loaded as its users load it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import soundfile
 from empathy_judge.data_modules.ratings import RatingTable
-from empathy_judge.eval.modules import AGREEMENT, SCORE
+from empathy_judge.eval.modules import AGREEMENT
 from empathy_judge.eval.statistics.agreement import ccc, spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.eval.statistics.like_for_like import like_for_like
@@ -32,8 +31,9 @@ def test_agreement_equals_ours(agreement):
     score, groups = truth + rng.normal(size=60), [f"g{item // 2}" for item in range(60)]
     given: dict[str, Any] = {"predictions": score.tolist(), "references": ratings.tolist(), "resamples": 200}
     own = agreement.compute(**given, groups=groups)
+    assert agreement.module_type == "metric"
     json.dumps(own)  # no scalars of NumPy
-    draws = Resamples.draw(np.array(groups), 200, seed=0)
+    draws = Resamples.sample(np.array(groups), 200, seed=0)
     expected = estimate(spearman, score, np.nanmean(ratings, axis=1), resamples=draws)
     item, rater = np.nonzero(~np.isnan(ratings))
     table = RatingTable(item, rater, ratings[item, rater], 60, ("a", "b", "c", "d"))
@@ -62,17 +62,3 @@ def test_single_references_and_missing_predictions(agreement):
     assert "one_rater" not in own
     with pytest.raises(Exception, match=r"^references: \[1\.0\]; expected 2 places in each, one per rater$"):
         agreement.compute(predictions=[1.0, 2.0], references=[[1.0, 2.0], [1.0]])
-
-
-def test_scores_are_those_of_the_scorer(agreement, scorer, judge_folder, tmp_path):
-    clips = [str(tmp_path / f"{number}.wav") for number in range(3)]
-    for number, clip in enumerate(clips):
-        soundfile.write(clip, 0.3 * np.sin(np.arange(8_000) * (0.05 + 0.02 * number)), 16_000)
-    module = evaluate.load(SCORE)
-    measured = module.compute(data=clips[1:], contexts=[clips[0]] * 2, judge=str(judge_folder))
-    expected = scorer.score([clips[0]] * 2, clips[1:])
-    for dimension in scorer.dimensions:
-        values = [own[dimension.name] for own in expected]
-        assert measured["scores"][dimension.name] == pytest.approx(values, abs=1e-5)
-        assert measured["mean"][dimension.name] == pytest.approx(sum(values) / 2, abs=1e-5)
-    assert [agreement.module_type, module.module_type] == ["metric", "measurement"]

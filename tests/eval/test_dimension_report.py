@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
+from empathy_judge.data_modules.audio import probe
+from empathy_judge.data_modules.schema import Pair
+from empathy_judge.eval.dimension_report import count_words, response_lengths
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.pages.report import markdown_report, render_page
 from empathy_judge.eval.rendering import sentences
@@ -22,7 +27,7 @@ from empathy_judge.models.three_way import (
 )
 from scipy.stats import spearmanr
 
-from .conftest import assert_near, printed_at, sure_judge
+from .conftest import assert_near, long_is_good, printed_at, sure_judge
 
 
 @pytest.fixture
@@ -131,7 +136,7 @@ def test_verdicts_on_two_responses_are_measured_beside_one_rater(make_dataset, m
     assert "share of wrong verdicts on two responses by the share that is given" in page
     assert f"| {own.n} / {own.n_groups} | {own.accuracy.value:.2f} [" in text
     shown = " ".join(printed_at(200, [next(evaluation_views(measured.report))]).split())
-    assert f"two responses: Brier score │ {own.brier.value:.2f} [" in shown
+    assert f"two responses: Brier score {own.brier.value:.2f} [" in shown
 
 
 def test_one_standard_error_for_all_items_tells_none_apart(make_dataset, make_tone_judge):
@@ -156,3 +161,63 @@ _DESCRIPTION = {
     "sampling_rate": 16_000,
     "trained_in_full": [],
 }  # fmt: skip
+
+
+def test_a_judge_that_takes_long_for_good(make_dataset):
+    dataset = make_dataset(n_groups=30, noise=0.4)
+    judge = long_is_good(0.05)
+    found = evaluate(judge, dataset)
+    report, items = found.report, found.items
+    found = report.dimensions["empathy"].length.seconds
+    seconds = [probe(pair.response).seconds for pair in dataset.subset("test").pairs]
+    for side, column in (("judge", "score"), ("human", "human_mean")):
+        assert getattr(found, side).value == pytest.approx(spearmanr(items[column], seconds)[0])
+    assert found.difference.value == pytest.approx(found.judge.value - found.human.value)
+    assert 0.3 < found.difference.low < found.difference.value < found.difference.high
+    words = report.dimensions["empathy"].length.words
+    assert words.judge.reason == "all responses are equally long"
+    assert report.prompting is None
+    assert report.runtime.measured == "wall_clock"
+
+
+def test_people_who_like_length_too_are_no_bias(make_dataset):
+    dataset = make_dataset(n_groups=30, noise=0.4)
+    lengths = {pair.pair_id: probe(pair.response).seconds for pair in dataset.pairs}
+    ratings = dataset.ratings.assign(score=dataset.ratings["pair_id"].map(lengths) * 20)
+    found = evaluate(long_is_good(0.0), replace(dataset, ratings=ratings)).report
+    difference = found.dimensions["empathy"].length.seconds.difference
+    assert (difference.low, difference.value, difference.high) == pytest.approx((0, 0, 0), abs=1e-9)
+
+
+def test_each_distinct_clip_is_opened_once(tmp_path, monkeypatch):
+    soundfile.write(tmp_path / "a.wav", np.full(4000, 0.1), 8000)
+    inside = (tmp_path / "a.wav").read_bytes()
+    opened: list[Any] = []
+    monkeypatch.setattr(
+        "empathy_judge.eval.dimension_report.read_header", lambda source: (opened.append(source), probe(source))[1]
+    )
+    sources = [tmp_path / "a.wav", tmp_path / "a.wav", inside, tmp_path / "missing.wav"]
+    texts = ["Oh no.", "  ", None, "我很抱歉 really"]
+    pairs = [
+        Pair(f"p{n}", source, response_text=text) for n, (source, text) in enumerate(zip(sources, texts, strict=True))
+    ]
+    found = list(response_lengths(pairs).values())
+    np.testing.assert_equal(found, [(0.5, 2), (0.5, 0), (0.5, math.nan), (math.nan, 5)])
+    assert len(opened) == 3
+    assert count_words("ありがとう。") == 6
+
+
+@pytest.mark.parametrize(("sign", "more"), [(1, "higher"), (-1, "lower")])
+def test_length_bias_is_said_where_it_is_certain(make_dataset, sign, more):
+    dataset = make_dataset(n_groups=30, noise=0.4)
+
+    def reported(noise: float) -> Any:
+        judge = long_is_good(noise, sign=sign)
+        return evaluate(judge, dataset).report.dimensions["empathy"]
+
+    own = reported(0.02)
+    (sentence,) = sentences("length", length=own.length)
+    found = own.length.seconds
+    assert f"scores long responses {more} than people do: with the duration of the response its" in sentence
+    assert f"Spearman is {found.judge.value:+.2f}".replace("-", "−") in sentence
+    assert sentences("length", length=reported(2.0).length) == []
