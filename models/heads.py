@@ -47,7 +47,7 @@ class Prediction:
     thresholds: Tensor | None = None
 
     @classmethod
-    def kept(cls, score: Tensor, deviation: Tensor) -> Prediction:
+    def from_stored(cls, score: Tensor, deviation: Tensor) -> Prediction:
         """From stored score and deviation: without a deviation where it is NaN throughout."""
         return cls(score, None if deviation.isnan().all() else deviation)
 

@@ -137,7 +137,7 @@ class Probe:
             scores[rows] = prediction.score
             if prediction.deviation is not None:
                 deviations[rows] = prediction.deviation
-        return Prediction.kept(scores, deviations)
+        return Prediction.from_stored(scores, deviations)
 
 
 def head_at(judge: EmpathyJudge, solution: Solution, means: Tensor) -> Head:

@@ -235,7 +235,7 @@ def verdict_of(counts: np.ndarray) -> np.ndarray:
     return np.where(counts[:, 0] == counts[:, 1], 2, counts.argmax(axis=1))
 
 
-def beside_one_rater(found: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def against_one_rater(found: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """How often a judge, and how often one rater, gives the verdict of the other raters.
 
     Args:
