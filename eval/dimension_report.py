@@ -19,7 +19,7 @@ from ..data_modules.schema import Pair, PairDataset
 from ..models.three_way import (
     MAX_ERRORS,
     PreferenceModel,
-    beside_one_rater,
+    against_one_rater,
     comparisons,
     probabilities,
     quality,
@@ -288,7 +288,7 @@ def _verdicts(
 
     no_raters = "no two raters compared the same responses"
     judge, rater = (
-        estimate(np.mean, verdicts, resamples=draws) for verdicts in beside_one_rater(predicted.argmax(axis=1), counts)
+        estimate(np.mean, verdicts, resamples=draws) for verdicts in against_one_rater(predicted.argmax(axis=1), counts)
     )
     judge, rater = (
         statistic if statistic.value is not None else Statistic(None, reason=no_raters) for statistic in (judge, rater)

@@ -1,7 +1,7 @@
 """What the head reads of a pair: the pooled state of the language model, and how the clips themselves sound.
 
 A language model keeps of the audio what it needs to answer; the layers of the audio encoder hold the rest of the
-delivery. Their statistics over time go to the head beside the pooled state, mixed by one learned weight for each layer
+delivery. Their statistics over time go to the head with the pooled state, mixed by one learned weight for each layer
 as in SUPERB (Yang et al., 2021). Measures of the signal itself go to the head, too, where they are asked for. Padding
 never counts, whatever its side. Where a long clip is cut, a pair is read in several rows, one for each combination of
 windows of its clips.
@@ -20,7 +20,7 @@ from .backbones.inputs import Inputs
 from .settings import BuiltHeadInput, PoolingName
 
 _NEVER = 1e30
-_FURTHEST = 5.0  # standard deviations: values beyond are clipped, since such a clip is unlike all of training
+_FURTHEST = 5.0  # standard deviations: larger values are clipped, since such a clip is unlike all of training
 
 
 class LastToken(nn.Module):
@@ -94,9 +94,7 @@ class HeadInput(nn.Module):
     """
 
     def __init__(self, settings: BuiltHeadInput, hidden_size: int, layer_sizes: tuple[int, int]) -> None:
-        """Start without standardisation and with equal weights of all layers of the audio encoder. `layer_sizes` = the
-        number of these layers, and the width of each.
-        """
+        """`layer_sizes` = number and width of the layers of the audio encoder, whose weights are equal at first."""
         super().__init__()
         self.settings, self._of_clips = settings, settings.of_clips
         layers, width = layer_sizes
@@ -130,8 +128,7 @@ class HeadInput(nn.Module):
 
     def forward(self, pooled: Tensor, inputs: Inputs) -> Tensor:
         """Features `(pairs, size)`, float32, from the pooled states `(rows, hidden)` and the inputs of the same rows. A
-        pair that is read in windows gets the weighted mean of its rows.
-        """
+        pair that is read in windows gets the weighted mean of its rows."""
         features = self.standardised(pooled, *self.raw(inputs)) if self._of_clips else pooled
         if inputs.window_weights is not None:
             features = inputs.window_weights @ features
@@ -160,8 +157,7 @@ class HeadInput(nn.Module):
 
     def standardised(self, pooled: Tensor, layers: Tensor | None, functionals: Tensor | None) -> Tensor:
         """Features of all blocks `(rows, features)` from the pooled states `(rows, hidden)` and from `raw`, before they
-        are compared with landmarks.
-        """
+        are compared with landmarks."""
         features = [layer_norm(pooled, pooled.shape[-1:])]
         if layers is not None:
             weights = self.layer_weights.softmax(0)[:, None, None]
@@ -177,8 +173,7 @@ class HeadInput(nn.Module):
     @torch.no_grad()
     def standardise(self, layers: Tensor | None, functionals: Tensor | None) -> None:
         """Take mean and standard deviation of these rows (of `raw`, two or more, on the CPU: some GPUs have no float64)
-        as the scale of what is read of the clips.
-        """
+        as the scale of what is read of the clips."""
         for name, values in (("layers", layers), ("functionals", functionals)):
             if values is not None:
                 known = ~values.isnan()

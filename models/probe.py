@@ -63,11 +63,7 @@ def shuffled(pairs: Sequence[Pair], seed: int) -> list[Pair]:
 
 
 def standardise(reader: Reader, pairs: Sequence[Pair]) -> None:
-    """Take the scale of the head's clip features from the first of these pairs.
-
-    Raises:
-        ValueError: If no pair can be read.
-    """
+    """Take the scale of the head's clip features from the first of these pairs; a `ValueError` if none can be read."""
     measured, size = [], 0
     for values in reader.clip_features(pairs):
         measured.append(values)
@@ -128,11 +124,7 @@ class Probe:
 
     def left_out(self, means: Tensor) -> Prediction:
         """Predictions for each of `sampled`, of heads that were not fitted to its group; kernel and penalty were also
-        chosen without it. `means` = mean ratings `(dimensions,)`.
-
-        Raises:
-            ValueError: As `fit`.
-        """
+        chosen without it. `means` = mean ratings `(dimensions,)`. Raises as `fit`."""
         judge, rows_of = self._reader.judge, (len(self.sampled), len(means))
         scores, deviations = torch.empty(rows_of), torch.full(rows_of, torch.nan)
         folds = GroupKFold(min(FOLDS, len(set(self._sample.groups.tolist()))), shuffle=True, random_state=0)
@@ -145,7 +137,7 @@ class Probe:
             scores[rows] = prediction.score
             if prediction.deviation is not None:
                 deviations[rows] = prediction.deviation
-        return Prediction.kept(scores, deviations)
+        return Prediction.from_stored(scores, deviations)
 
 
 def head_at(judge: EmpathyJudge, solution: Solution, means: Tensor) -> Head:

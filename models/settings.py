@@ -20,7 +20,7 @@ PartName = Literal["language_model", "projector", "audio_tower", "fusion"]
 PoolingName = Literal["last_token", "response_mean", "attention", "layer_mix"]
 HeadName = Literal["regression", "gaussian", "corn", "histogram"]
 LongClips = Literal["refuse", "window"]
-MOST_RANK = 4_096  # the rank of the largest backbones' matrices: beyond it there is nothing to gain
+MOST_RANK = 4_096  # the rank of the largest backbones' matrices: a larger one gains nothing
 MOST_LANDMARKS = 5_000
 
 
@@ -67,7 +67,7 @@ class LoraSettings:
 
 @dataclass(frozen=True)
 class HeadInputSettings:
-    """What the head reads beside the pooled state of the language model.
+    """What the head reads in addition to the pooled state of the language model.
 
     Attributes:
         audio: all_layers: mean and standard deviation over time of every layer of the audio encoder, mixed by learned
@@ -123,12 +123,12 @@ class JudgeSettings:
         depth_norm: Whether the final norm of the backbone follows the last layer that is used.
         padding_side: Side of the padding in a batch; scores do not depend on it.
         lora: The trained parts of the backbone.
-        head_input: What the head reads beside that vector.
+        head_input: What the head reads in addition to that vector.
         head: Head: regression (a number), gaussian (a number and its deviation), corn (thresholds between the steps of
             the scale), histogram (the distribution of ratings over the steps).
         long_clips: Training clips above the maximum audio length of the backbone. refuse: an error. window: cut them
             into the fewest windows of equal length; a pair is read once per combination of windows of its clips, and
-            the head reads the mean, weighted by seconds of voice. Scoring always cuts them, unless it is told not to.
+            the head reads the mean, weighted by seconds of voice. Scoring cuts them by default.
     """
 
     backbone: str = NANO

@@ -118,7 +118,7 @@ def read_scores(file: Path, pairs: Sequence[Pair], dimensions: Sequence[Dimensio
     if len(table) != math.prod(shape) or OK not in table["status"].to_numpy():
         raise UserError(f"{file}: scores of other pairs or dimensions; expected another --run, or the same data")
     values = (torch.tensor(table[name].to_numpy().reshape(shape)).float() for name in ("score", "uncertainty"))
-    predictions = Prediction.kept(*values).each()
+    predictions = Prediction.from_stored(*values).each()
     return {pair.pair_id: row for pair, row in zip(pairs, predictions, strict=True) if not row.score.isnan().all()}
 
 

@@ -19,7 +19,7 @@ from empathy_judge.eval.views import evaluation_views
 from empathy_judge.models.model_card import render_card
 from empathy_judge.models.three_way import (
     PreferenceModel,
-    beside_one_rater,
+    against_one_rater,
     comparisons,
     probabilities,
     quality,
@@ -122,7 +122,7 @@ def test_verdicts_on_two_responses_are_measured_beside_one_rater(make_dataset, m
     assert own.n == len(first) > 20
     for name, value in quality(found, verdict).items():
         assert_near(getattr(own, name), value)
-    assert own.vs_single_rater.rater.value == pytest.approx(np.nanmean(beside_one_rater(found.argmax(1), counts)[1]))
+    assert own.vs_single_rater.rater.value == pytest.approx(np.nanmean(against_one_rater(found.argmax(1), counts)[1]))
     given = found.max(1) >= 0.8
     assert own.risk_bounds["20"].given.value == pytest.approx(given.mean())
     assert own.risk_bounds["20"].wrong.value == pytest.approx(wrong[given].mean())
