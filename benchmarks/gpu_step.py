@@ -21,7 +21,7 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.backbones.inputs import Clips, Inputs
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.lora import part_of
-from empathy_judge.train import shared
+from empathy_judge.train import preparation
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.memory import StepMemory
 from empathy_judge.train.run import train
@@ -94,14 +94,14 @@ def predicted_bytes(found: StepMemory, batch: int) -> float:
 @contextmanager
 def on_this_judge(bench: Bench) -> Iterator[None]:
     """Let `train` take the judge that is in memory, leave it where it is, and forget what it did to its layers."""
-    judge, plain = bench.judge, shared.EmpathyJudge
-    shared.EmpathyJudge = lambda *_, **__: judge  # pyright: ignore[reportAttributeAccessIssue]
+    judge, plain = bench.judge, preparation.EmpathyJudge
+    preparation.EmpathyJudge = lambda *_, **__: judge  # pyright: ignore[reportAttributeAccessIssue]
     # at the end Lightning moves a model to main memory
     judge._apply = lambda *_, **__: judge  # pyright: ignore[reportAttributeAccessIssue]
     try:
         yield
     finally:
-        shared.EmpathyJudge = plain
+        preparation.EmpathyJudge = plain
         del judge._apply
         for layer in judge.network.modules():
             if isinstance(layer, GradientCheckpointingLayer):

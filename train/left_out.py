@@ -27,7 +27,7 @@ from ..models.artifact import load_any
 from ..models.disk_store import DiskStore
 from ..models.heads import Prediction
 from ..models.scoring import Predictor, placed
-from .checkpointing import LORA, PROBE
+from .run_folder import LORA, PROBE
 from .settings import Recipe
 from .validation import lead_interval
 

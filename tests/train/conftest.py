@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,13 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.data_modules.writing import write_dataset
 from empathy_judge.models import BEST, CHECKPOINTS, LAST
 from empathy_judge.models.closed_form import FeatureBatch, Solution, fit
 from empathy_judge.models.scoring import Predictor
-from empathy_judge.train import shared
+from empathy_judge.train import publishing
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule
-from empathy_judge.train.validation_pictures import ValidationPictures
 
 OF_CLIPS = {"judge__head_input__audio": "all_layers", "judge__head_input__functionals": "true"}
 PROBE = {"method": "probe", **OF_CLIPS}
@@ -57,6 +59,26 @@ def frame_of(pairs) -> pd.DataFrame:
     ])  # fmt: skip
 
 
+def small_dataset(folder: Path, source: Path, validation_pairs: int, same_clip: bool = False, **unrated: str) -> Path:
+    """The responses of a dataset, so many for validation, if asked all with the clip of the first; of dimensions
+    without ratings in a split this is named."""
+    shutil.copytree(source, folder)
+    (folder / "split.yaml").unlink()
+    dataset = PairDataset.load(source)
+    pairs = frame_of(dataset.pairs).drop(columns="context_audio")
+    pairs["group_id"] = pairs["pair_id"]
+    pairs["split"] = ["validation"] * validation_pairs + ["train"] * (len(pairs) - validation_pairs)
+    if same_clip:
+        validation = pairs["split"] == "validation"
+        pairs.loc[validation, "response_audio"] = [pairs["response_audio"].iloc[0]] * validation.sum()
+    ratings = dataset.ratings
+    for name, split in unrated.items():
+        without = pairs.loc[pairs["split"] == split, "pair_id"]
+        ratings = ratings[(ratings["dimension"] != name) | ~ratings["pair_id"].isin(without)]
+    write_dataset(folder, dataset.card, pairs, ratings)
+    return folder
+
+
 def scores_of(judge, pairs, batch_size: int = 4) -> np.ndarray:
     return torch.stack([found.score for _, found in Predictor(judge, batch_size).predict(pairs)]).numpy()
 
@@ -89,13 +111,7 @@ def let_probes_choose_a_kernel(monkeypatch, *, without_language_model: bool = Fa
 @pytest.fixture(autouse=True)
 def without_calibration(monkeypatch) -> None:
     """Measuring clips takes as long as an epoch; `trained_run` is calibrated."""
-    monkeypatch.setattr(shared, "calibrate", lambda *_: None)
-
-
-@pytest.fixture(autouse=True)
-def without_pictures(monkeypatch) -> None:
-    """Drawing takes as long as an epoch, too; modules about pictures have a fixture of this name that does nothing."""
-    monkeypatch.setattr(ValidationPictures, "on_validation_end", lambda *_: None)
+    monkeypatch.setattr(publishing, "calibrate", lambda *_: None)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from empathy_judge.models.artifact import load_any, save_judge
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.weight_files import read_checkpoint
-from empathy_judge.train.checkpointing import OF_A_RUN
 from empathy_judge.train.run import train
 from safetensors.torch import load_file
 from transformers import HubertModel, Wav2Vec2FeatureExtractor
@@ -260,22 +258,3 @@ def test_a_dry_run_has_no_run(recipe, tmp_path, capsys):
     assert empathy_judge.train({**recipe, "dry_run": True}, tmp_path / "no such data", tmp_path / "run") is None
     assert "A step on 4 pairs" in capsys.readouterr().out
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("text", ["data: {path: d}  # mine\nseed: 1\n", "- a list\n"])
-def test_a_recipe_of_the_user_in_the_run_folder_is_not_replaced(text, train_arguments, tmp_path):
-    config = tmp_path / "config.yaml"
-    config.write_text(text)
-    with pytest.raises(UserError, match=f"^{re.escape(str(config))}: exists, and `train` did not write it; expected"):
-        train(train_arguments(tmp_path))
-    assert config.read_text() == text
-
-
-@pytest.mark.parametrize("name", OF_A_RUN)
-def test_what_another_program_keeps_in_the_run_folder_is_not_replaced(name, train_arguments, tmp_path):
-    mine = tmp_path / name / "best.ckpt"
-    mine.parent.mkdir()
-    mine.write_bytes(b"of another program")
-    with pytest.raises(UserError, match=rf"{name}: is of no run, there is no config\.yaml beside it; expected another"):
-        train(train_arguments(tmp_path))
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import itertools
 import json
 import os
-import resource
+import re
 import shutil
 import signal
 import subprocess
@@ -16,31 +17,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType, SimpleNamespace
 
 import pytest
 import torch
-from empathy_judge.cli import main
+from empathy_judge.data_modules import locks
 from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
 from empathy_judge.data_modules.folders import CARD_FILE
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.models import JUDGE_FILE
 from empathy_judge.models.weight_files import damage, read_checkpoint
 from empathy_judge.tools.kills.endings import differing
-from empathy_judge.train import checkpointing
-from empathy_judge.train.checkpointing import (
-    AtomicCheckpoints,
-    PreemptionCheckpoints,
-    find_resumable,
-    stopped_by_signals,
-)
+from empathy_judge.train import run_folder
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
+from empathy_judge.train.run_folder import OF_A_RUN, find_resumable, run_lock
 
+from ..conftest import failed
 from ..pages import ROOT
 from .conftest import BEST_FILE as BEST
 from .conftest import LAST_FILE as LAST
-from .conftest import OF_CLIPS, Killed, let_probes_choose_a_kernel, metrics
+from .conftest import OF_CLIPS, Killed, let_probes_choose_a_kernel
 
 
 @pytest.fixture
@@ -149,99 +145,6 @@ def test_a_signal_saves_and_stops(train_arguments, tmp_path, in_a_step, batches_
         assert_same_end(run, tmp_path / "whole")
 
 
-@pytest.fixture
-def ctrl_c() -> Iterator[Callable[[int, FrameType | None], object]]:
-    """Python's own handler: a shell starts what it puts behind with Ctrl-C ignored."""
-    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield signal.default_int_handler
-    signal.signal(signal.SIGINT, inherited)
-
-
-def test_ctrl_c_in_an_epoch_is_what_it_is_elsewhere(train_arguments, tmp_path, in_a_step, batches_read, capsys, ctrl_c):
-    options = {"trainer__logger": "false", "trainer__max_epochs": 2, "checkpoint-steps": 1}
-    train(train_arguments(tmp_path / "whole", **options))
-    whole = batches_read.copy()
-    batches_read.clear()
-    with in_a_step(4, partial(signal.raise_signal, signal.SIGINT)):
-        assert main(["train", *train_arguments(tmp_path / "run", **options)]) == 130
-    assert capsys.readouterr().err.endswith("interrupted\n")
-    assert signal.getsignal(signal.SIGINT) == ctrl_c
-    assert batches_read == whole[:4]
-    assert main(["train", *train_arguments(tmp_path / "run", **options), "--resume", "auto"]) == 0
-    assert batches_read == whole
-    assert_same_end(tmp_path / "run", tmp_path / "whole")
-
-
-@pytest.mark.parametrize(("seconds", "looks"), [(0.01, [1, 9, 17]), (1.0, [1, 5, 9, 13, 17]), (6.0, [*range(1, 18)])])
-def test_processes_ask_each_other_before_torchrun_loses_patience(seconds, looks, monkeypatch, tmp_path):
-    """At steps that all agree on, at most 8 steps or some 4 seconds apart."""
-    now, asked_at = [0.0], []
-    loop = SimpleNamespace(_should_accumulate=lambda: False, _should_check_val_fx=lambda _: False)
-    trainer = SimpleNamespace(
-        world_size=2, global_step=0, is_last_batch=False, validating=False,
-        fit_loop=SimpleNamespace(epoch_loop=loop, _data_fetcher=None),
-        strategy=SimpleNamespace(root_device=torch.device("cpu"), reduce=lambda own, reduce_op: own),
-    )  # fmt: skip
-    monkeypatch.setattr(checkpointing.time, "monotonic", lambda: now[0])
-    callback = PreemptionCheckpoints(tmp_path, every=0)
-    anyone = callback._anyone_asked
-    monkeypatch.setattr(callback, "_anyone_asked", lambda it: asked_at.append(it.global_step) or anyone(it))
-    callback.on_train_start(trainer, None)
-    try:
-        for step in range(1, 18):
-            trainer.global_step, now[0] = step, now[0] + seconds
-            callback.on_train_batch_end(trainer, None, None, None, step - 1)
-    finally:
-        callback.teardown(trainer, None, "fit")
-    assert asked_at == looks
-
-
-@pytest.mark.parametrize(
-    ("moment", "line"),
-    [
-        ("setup", "the same command goes on (train: with --resume auto)"),
-        ("on_fit_start", "the same command goes on (train: with --resume auto)"),
-        ("on_train_start", "saved after step 1; --resume auto goes on from there"),
-        ("on_train_epoch_end", "saved after step 3; --resume auto goes on from there"),
-    ],
-)
-def test_a_signal_at_another_time_stops_and_says_so(moment, line, train_arguments, tmp_path, monkeypatch, capsys):
-    """Before the first step, when there is nothing to save yet, and after the last one, before the calibration."""
-    plain = getattr(JudgeModule, moment)
-
-    def hook(module: JudgeModule, **arguments):
-        os.kill(os.getpid(), signal.SIGTERM)
-        plain(module, **arguments)
-
-    run, options = tmp_path / "run", {"trainer__logger": "false", "trainer__max_epochs": 1}
-    with monkeypatch.context() as patch:
-        patch.setattr(JudgeModule, moment, hook)
-        with pytest.raises(SystemExit) as stopped:
-            train(train_arguments(run, **options))
-    assert stopped.value.code == ASKED_TO_STOP
-    assert f"asked to stop: {line}\n" in capsys.readouterr().err
-    assert not (run / "calibration.json").exists()
-    train([*train_arguments(run, **options), "--resume", "auto"])
-    assert read_checkpoint(run / LAST)["global_step"] == 3
-
-
-@pytest.mark.parametrize(("number", "ends"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
-def test_a_mistake_while_tidying_up_does_not_hide_the_signal(number, ends, capsys, ctrl_c):
-    """Lightning tears down a loop that it had not begun."""
-
-    @stopped_by_signals()
-    def validate() -> None:
-        try:
-            signal.raise_signal(number)
-        finally:
-            raise RuntimeError("Please call `iter(combined_loader)` first.")
-
-    with pytest.raises(ends) as stopped:
-        validate()
-    assert ends is KeyboardInterrupt or stopped.value.code == ASKED_TO_STOP
-    assert ("asked to stop: the same command goes on" in capsys.readouterr().err) == (ends is SystemExit)
-
-
 @pytest.mark.parametrize(
     ("option", "value"),
     [("data__batch_size", 2), ("data__batch_tokens", 300), ("seed", 1), ("data__batches", "groups"),
@@ -263,37 +166,6 @@ def test_in_mid_epoch_the_batches_may_not_change(option, value, train_arguments,
 def test_a_run_that_may_go_on_starts_where_there_is_nothing(train_arguments, tmp_path):
     train([*train_arguments(tmp_path / "run", trainer__max_epochs=1), "--resume", "auto"])
     assert read_checkpoint(tmp_path / "run" / LAST)["epoch"] == 0
-
-
-def test_metrics_of_the_first_part_survive_a_resumption(train_arguments, tmp_path):
-    run = tmp_path / "run"
-    train(train_arguments(run, trainer__max_epochs=1))
-    before = metrics(run)
-    train([*train_arguments(run, trainer__max_epochs=2), "--resume", "true"])
-    after = metrics(run)
-    assert sorted(before["epoch"].dropna().unique()) == [0]
-    assert sorted(after["epoch"].dropna().unique()) == [0, 1]
-    old, new = (t.loc[t["epoch"] == 0, "val_agreement"].dropna().tolist() for t in (before, after))
-    assert len(old) == 1
-    assert old == new
-
-
-def test_a_run_that_was_moved_keeps_its_best_checkpoint(run, train_arguments, tmp_path):
-    """Its best score, one that no later epoch reaches, stands beside the path of the folder where it was."""
-    checkpoint = torch.load(run / LAST, weights_only=True)
-    (state,) = (state for key, state in checkpoint["callbacks"].items() if "val_agreement" in key and "Model" in key)
-    assert Path(state["dirpath"]) != run / "checkpoints"  # `run` is a copy
-    state["best_model_score"] = state["kth_value"] = torch.tensor(2.0)
-    state["best_k_models"] = dict.fromkeys(state["best_k_models"], torch.tensor(2.0))
-    torch.save(checkpoint, run / LAST)
-    best = (run / BEST).read_bytes()
-    train([*train_arguments(run, trainer__max_epochs=5), "--resume", "true"])
-    assert sorted(metrics(run)["epoch"].dropna().unique()) == [0, 1, 2, 3, 4]
-    assert (run / BEST).read_bytes() == best
-    after = torch.load(run / LAST, weights_only=True)["callbacks"]
-    (state,) = (state for key, state in after.items() if "val_agreement" in key and "Model" in key)
-    assert state["best_model_path"] == str(run / BEST)
-    assert state["best_k_models"] == {str(run / BEST): torch.tensor(2.0)}
 
 
 def test_a_truncated_checkpoint_is_passed_over(run, trained_run, train_arguments, capsys):
@@ -341,25 +213,6 @@ def test_a_spoilt_checkpoint_is_not_read(spoil, message, trained_run, tmp_path):
     assert spoil is with_code or damage(tmp_path / "odd.ckpt") is not None
     with pytest.raises(UserError, match=rf"odd\.ckpt: {message}"):
         read_checkpoint(tmp_path / "odd.ckpt")
-
-
-def test_a_disk_without_room_leaves_the_old_checkpoint(tmp_path):
-    """The system refuses to write on, as it does where a disk or a quota is full."""
-    writer, path = AtomicCheckpoints(), tmp_path / "last.ckpt"
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    large = {"epoch": torch.tensor(2), "weights": torch.zeros(1_000_000)}
-    for before in (False, True):
-        if before:
-            writer.save_checkpoint({"epoch": torch.tensor(1)}, path)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-        try:
-            with pytest.raises(UserError, match=r"last\.ckpt: checkpoint not written \(") as found:
-                writer.save_checkpoint(large, path)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert ("the one before it is whole" if before else "there is none before it") in str(found.value)
-        assert [file.name for file in tmp_path.iterdir()] == (["last.ckpt"] if before else [])
-    assert read_checkpoint(path)["epoch"] == 1
 
 
 def test_the_newest_whole_checkpoint_is_taken(run):
@@ -448,3 +301,80 @@ def test_a_judge_or_a_dataset_is_no_run_folder(name, what, train_arguments, tmp_
     (tmp_path / "taken" / name).write_text("{}")
     refused(train_arguments(tmp_path / "taken"), f"{tmp_path / 'taken'}: is {what}; expected another --run")
     assert [path.name for path in (tmp_path / "taken").iterdir()] == [name]
+
+
+@pytest.mark.parametrize("folds", [0, 3])
+def test_a_second_training_in_a_folder_is_refused_at_once(folds, train_arguments, tmp_path, capsys):
+    run = tmp_path / "run"
+    words = train_arguments(run, folds=folds, data__path=tmp_path / "nowhere")
+    run.mkdir()
+    held = "import fcntl, sys; lock = open(sys.argv[1], 'a'); fcntl.lockf(lock, fcntl.LOCK_EX); print(flush=True); "
+    first = subprocess.Popen(
+        [sys.executable, "-c", f"{held}sys.stdin.read()", run / ".lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with first:
+        first.stdout.readline()
+        for more in ([], ["--resume", "auto"]):
+            assert failed(capsys, "train", *words, *more) == (
+                f"error: {run}: another process trains here; expected another --run, or --resume auto once it has ended"
+            )
+        assert [path.name for path in run.iterdir()] == [".lock"]
+        first.kill()  # the system lets the lock go
+    assert "not a pair dataset" in failed(capsys, "train", *words)
+    assert not (run / ".lock").exists()
+
+
+def test_a_file_system_without_locks_is_no_obstacle(tmp_path, monkeypatch, capsys):
+    def unknown(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")  # Lustre without the mount option `flock`
+
+    monkeypatch.setattr(locks.fcntl, "lockf", unknown)
+    with run_lock(tmp_path / "run"):
+        assert (tmp_path / "run").is_dir()
+    assert capsys.readouterr().err == (
+        f"{tmp_path / 'run'}: its file system knows no locks; make sure that no other command trains here\n"
+    )
+
+
+def test_a_run_folder_that_cannot_be_written_is_one_line(train_arguments, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    run = tmp_path / "file" / "run"
+    assert failed(capsys, "train", *train_arguments(run)) == (
+        f"error: {run}: cannot be written (Not a directory); expected a folder to write"
+    )
+
+
+def test_only_the_first_process_deletes_what_a_kill_left(tmp_path, monkeypatch):
+    """Another one that starts later would delete what the first is writing; and a file may vanish meanwhile."""
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    left = checkpoints / ".0123abcd.tmp"
+    left.touch()
+    monkeypatch.setattr(run_folder.rank_zero_only, "rank", 1)
+    assert run_folder.starting_point(tmp_path, "auto") is None
+    assert left.exists()
+    monkeypatch.setattr(run_folder.rank_zero_only, "rank", 0)
+    listed = Path.glob
+    vanished = checkpoints / ".4567abcd.tmp"
+    monkeypatch.setattr(Path, "glob", lambda *words: [*([vanished] if words[1] == ".*.tmp" else []), *listed(*words)])
+    assert run_folder.starting_point(tmp_path, "auto") is None
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("text", ["data: {path: d}  # mine\nseed: 1\n", "- a list\n"])
+def test_a_recipe_of_the_user_in_the_run_folder_is_not_replaced(text, train_arguments, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(text)
+    with pytest.raises(UserError, match=f"^{re.escape(str(config))}: exists, and `train` did not write it; expected"):
+        train(train_arguments(tmp_path))
+    assert config.read_text() == text
+
+
+@pytest.mark.parametrize("name", OF_A_RUN)
+def test_what_another_program_keeps_in_the_run_folder_is_not_replaced(name, train_arguments, tmp_path):
+    mine = tmp_path / name / "best.ckpt"
+    mine.parent.mkdir()
+    mine.write_bytes(b"of another program")
+    with pytest.raises(UserError, match=rf"{name}: is of no run, as there is no config\.yaml"):
+        train(train_arguments(tmp_path))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]

@@ -1,9 +1,5 @@
-"""Where LoRA training starts: the head at the closed-form regression on the features of the frozen backbone.
-
-Adapters that are trained under a random head first distort what the backbone knows (Kumar et al., 2022, "Fine-tuning
-can distort pretrained features"). So the head begins at the best that a regression makes of the frozen features. It is
-one pass over the training split, without gradients; `probe.py` ends there.
-"""
+"""The closed-form regression of ratings on the features of the frozen backbone, and the head that is put there: where
+`lora.py` starts and `probe.py` ends."""
 
 from __future__ import annotations
 
@@ -15,7 +11,6 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import distributed as dist
 
 from ..data_modules.datamodule import PairDataModule
@@ -24,78 +19,11 @@ from ..data_modules.parallel import say
 from ..data_modules.schema import Pair
 from ..data_modules.splits import kept_together
 from ..models.backbones.inputs import Inputs
-from ..models.closed_form import EXACT, Solution, fit_preferences
+from ..models.closed_form import Solution, fit_preferences
 from ..models.probe import OfClips, Probe, Rated, compare_as, head_at, shuffled, standardise
 from .features import Precision, all_gather_object, evaluating, rank_and_world_size
 from .module import JudgeModule
 from .strategies import ZeroStrategy, like
-
-
-class StartAtProbe(Callback):
-    """Standardises what the head reads and puts the head at the probe, when LoRA training begins.
-
-    Attributes:
-        fitted: Whether the head is at a probe.
-    """
-
-    def __init__(self, resumed: bool, least_landmarks: int | None = None) -> None:
-        """Prepare the start.
-
-        Args:
-            resumed: Whether training goes on from a checkpoint, which knows all this.
-            least_landmarks: Least number of landmarks of a kernel, so that judges of several folds make an ensemble.
-        """
-        self._resumed, self._least_landmarks = resumed, least_landmarks
-        self.fitted = False
-
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Standardise and fit."""
-        assert isinstance(pl_module, JudgeModule)
-        if not self._resumed and pl_module.judge.head_input.settings.of_clips:
-            self.fitted = self._start(trainer, pl_module)
-
-    def _start(self, trainer: L.Trainer, module: JudgeModule) -> bool:
-        """Fit the head of a judge that is on its device; a collective of all processes."""
-        with standardised_reader(trainer, module) as (reader, pairs):
-            # a kernel's head has another size than that for which processes and rater embeddings were prepared
-            prepared = trainer.world_size > 1 or module.raters is not None
-            linear = shards_weights(trainer) or prepared or len(pairs) > EXACT
-            solution = closed_form(trainer, reader, pairs, linear, self._least_landmarks)
-            if solution is None:
-                return False
-            # adapters move the states of the language model, which are therefore read, also where the probe leaves
-            # them out
-            put_head_at(module, solution, beside=True)
-            # The optimizer holds the weights of the earlier head
-            if solution.landmarks is not None:
-                trainer.strategy.setup_optimizers(trainer)
-        return True
-
-
-class ValidateStart(Callback):
-    """Validates the start as any epoch: it is a candidate for the best checkpoint, so that training never publishes
-    what is worse."""
-
-    def __init__(self, start: StartAtProbe) -> None:
-        """Look at this start."""
-        self._start = start
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Validate, if the head is at a probe."""
-        if not self._start.fitted:
-            return
-        assert isinstance(pl_module, JudgeModule)
-        trainer.validating = True  # as the loop of epochs sets it before a validation
-        trainer.fit_loop.epoch_loop.val_loop.run()
-        trainer.training = True
-        pl_module.keep_start()
-        for callback in trainer.checkpoint_callbacks:
-            if isinstance(callback, ModelCheckpoint) and callback.monitor is not None:
-                # otherwise it is called at the end of an epoch only, and takes step 0 as saved already
-                callback._save_topk_checkpoint(trainer, callback._monitor_candidates(trainer))
-
-
-# ---------------------------------------------------------------- the regression, which `probe.py` fits too
 
 
 @contextmanager
@@ -124,7 +52,7 @@ def closed_form(
         reader: Reads the pairs.
         pairs: All training pairs, in random order.
         linear: Whether a kernel is no choice.
-        least_landmarks: See `StartAtProbe`.
+        least_landmarks: See `lora.StartAtProbe`.
         solve: Fits to ratings.
 
     Returns:
@@ -146,11 +74,6 @@ def closed_form(
     if solution is not None and trainer.is_global_zero:
         say(f"probe: {solution.in_words(data.dimensions)}")
     return solution
-
-
-def shards_weights(trainer: L.Trainer) -> bool:
-    """Whether the weights are sharded."""
-    return getattr(trainer.strategy, "shards_weights", False)
 
 
 def _say_where_it_starts(reason: object) -> None:
@@ -234,18 +157,18 @@ def _from_preferences(reader: SharedReader, data: PairDataModule) -> Solution | 
     return Solution(first.block_scale, None, weights, data.mean_ratings().double().numpy(), first.record)
 
 
-def put_head_at(module: JudgeModule, solution: Solution, *, beside: bool) -> None:
-    """Put a fitted solution into the judge of this module. With `beside`, the head reads the states of the language
-    model beside a kernel that leaves them out, and begins to do so at nothing."""
+def put_head_at(module: JudgeModule, solution: Solution, *, with_states: bool) -> None:
+    """Put a fitted solution into the judge of this module. With `with_states`, the head also reads the states of the
+    language model where the kernel leaves them out, with weights that begin at 0."""
     judge = module.judge
     if rank_and_world_size()[1] > 1:  # the same to the bit in all processes
         shared: list[Any] = [solution]
         dist.broadcast_object_list(shared)
         (solution,) = shared
     if solution.landmarks is not None:
-        beside = beside and solution.record["omits_first"]
-        compare_as(judge, solution, beside)
-        if beside:  # weights of the language model's states begin at 0
+        with_states = with_states and solution.record["omits_first"]
+        compare_as(judge, solution, with_states)
+        if with_states:
             solution = replace(solution, weights=np.pad(solution.weights, ((0, judge.backbone.hidden_size), (0, 0))))
         # The head has another size than when the module was made
         module.forget_shapes()

@@ -157,12 +157,12 @@ import json, os, sys
 from pathlib import Path
 import torch
 from empathy_judge.models.backbones.audio_language_model import AudioLanguageModel
-from empathy_judge.train import run, shared
+from empathy_judge.train import publishing, run
 from empathy_judge.train.module import JudgeModule
 
 out, rank = Path(sys.argv[1]), int(os.environ["LOCAL_RANK"])
 read, states, step = [], AudioLanguageModel.hidden_states, JudgeModule.training_step
-shared.calibrate = lambda *_: None
+publishing.calibrate = lambda *_: None
 
 def hidden_states(backbone, inputs):
     if inputs.input_ids.numel() > (700, 250)[rank]:
@@ -262,7 +262,7 @@ def test_a_process_holds_its_share_of_the_weights(dtype, tmp_path):
 BEHIND = """
 import json, os, sys
 from pathlib import Path
-from empathy_judge.train import run, shared
+from empathy_judge.train import run, run_folder
 from empathy_judge.models.probe import Probe
 
 def fit(probe):
@@ -272,7 +272,7 @@ words, rank = json.loads(Path(sys.argv[1], "words.json").read_text()), int(os.en
 Probe.fit = fit
 run.train([*words, "--trainer.max_epochs", "1"])
 if rank == 1:
-    shared.find_resumable = lambda folder: (None, [])
+    run_folder.find_resumable = lambda folder: (None, [])
 try:
     run.train([*words, "--resume", "auto"])
 except SystemExit as end:

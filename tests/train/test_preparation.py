@@ -18,6 +18,7 @@ from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
 from ..conftest import failed
+from .conftest import small_dataset
 
 BOTH = "training_step", "validation_step"
 LOUD = {
@@ -130,3 +131,21 @@ def test_training_hears_augmented_clips_and_validation_does_not(train_arguments,
 def test_impossible_augmentation_is_refused(train_arguments, tmp_path, capsys):
     words = train_arguments(tmp_path / "run", data__augmentation__gain_probability=2, cache__what="none")
     assert "augmentation: gain_probability 2.0; expected 0 to 1" in failed(capsys, "train", *words)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "unrated", "counts"), [(2, {}, "'empathy' has 2"), (4, {"warmth": "validation"}, "'warmth' has 0")]
+)
+def test_without_ratings_to_choose_by_nothing_is_trained(
+    pairs, unrated, counts, train_arguments, dataset_folder, tmp_path, capsys
+):
+    data, run = small_dataset(tmp_path / "data", dataset_folder, pairs, **unrated), tmp_path / "run"
+    with pytest.raises(UserError, match=rf"split 'validation': {counts} rated pairs with {counts[-1]} different"):
+        train(train_arguments(run, data__path=data, trainer__max_epochs=1))
+    assert not (run / "logs").exists()
+
+
+def test_a_dimension_that_nobody_rated_cannot_be_trained(train_arguments, dataset_folder, tmp_path):
+    data = small_dataset(tmp_path / "data", dataset_folder, 4, warmth="train")
+    with pytest.raises(UserError, match=r"nobody rated 'warmth' in split 'train'"):
+        train(train_arguments(tmp_path / "run", data__path=data, trainer__max_epochs=1))
