@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.parallel import find_launch, say
 from ..data_modules.written import writing
+from ..serving.settings import Limits, ServiceSettings, host_name, listen, read_token, return_memory
 from . import DONE, FAILED_CHECKS
 from .options import first_given
 from .shared import Hearing, Loading, Printing
-from .values import AnyNumber, Port, Processes, Seconds, Seed, Whole, any_number
+from .values import AnyNumber, Port, Processes, Seed, Whole, any_number
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -334,43 +335,6 @@ class Explain(Printing, Hearing):
         return DONE
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What nobody may exceed; `serving.settings` checks it.
-
-    Attributes:
-        max_queue (PAIRS): that wait; beyond, requests are refused with 429
-        max_wait (SECONDS): that the judge waits for others to score together
-        max_bytes (BYTES): of a request; more is cut with 413
-        concurrency (REQUESTS): that are received and decoded at once; beyond, 429
-        decoders (PROCESSES): that decode
-        decode_seconds (SECONDS): to decode a clip; beyond, it is refused
-        body_seconds (SECONDS): to receive a request; beyond, 408
-        idle_seconds (SECONDS): of silence while a request is received; beyond, 408
-        request_seconds (SECONDS): from the last byte of a request to its answer; beyond, 504
-        kept_bytes (BYTES): of audio states in memory, for clips that come again
-        drain_seconds (SECONDS): at least that requests are refused with 503 after SIGTERM
-        grace_seconds (SECONDS): at most from SIGTERM to the end; who waits then is cut off
-        max_seconds (SECONDS): of a clip (default: ten times what the backbone hears at once; with --no-windows once)
-    """
-
-    TITLE: ClassVar[str] = "limits"
-
-    max_queue: Whole = 128
-    max_wait: Seconds = 0.005
-    max_bytes: Whole = 32 * 2**20
-    concurrency: Whole = 256
-    decoders: Whole = 2
-    decode_seconds: Seconds = 10.0
-    body_seconds: Seconds = 60.0
-    idle_seconds: Seconds = 10.0
-    request_seconds: Seconds = 60.0
-    kept_bytes: Whole = 128 * 2**20
-    drain_seconds: Seconds = 2.0
-    grace_seconds: Seconds = 25.0
-    max_seconds: Seconds | None = None
-
-
 @dataclass(frozen=True)
 class Serve(Limits, Loading):
     """Serve a judge over HTTP, with a page to try it.
@@ -384,7 +348,7 @@ class Serve(Limits, Loading):
         judge: judge folder or run folder
         host: address to listen on; 0.0.0.0 = all
         port: 0 = any that is free
-        allowed_hosts (NAME): names by which clients ask, such as that of a proxy, beside localhost, --host and IP
+        allowed_hosts (NAME): names by which clients ask, such as that of a proxy, besides localhost, --host and IP
             addresses; '*' = any (default: none, or with a token any)
         batch_size (PAIRS): most pairs scored together
         open_metrics: /metrics needs no token, where there is one (default: it does)
@@ -396,7 +360,7 @@ class Serve(Limits, Loading):
     _: KW_ONLY
     host: str = "127.0.0.1"
     port: Port = 8000
-    allowed_hosts: Sequence[str] = ()
+    allowed_hosts: Sequence[Annotated[str, host_name]] = ()
     batch_size: Whole = 16
     open_metrics: bool = False
 
@@ -405,14 +369,13 @@ class Serve(Limits, Loading):
             if importlib.util.find_spec(name) is None:
                 raise UserError(f"serve: {name} is not installed; pip install 'empathy-judge[serve]'")
         from ..models.hub import require_judge
-        from ..serving.settings import listen, read_settings, return_memory
 
         return_memory()  # before threads have heaps of their own
         folder = Path(self.judge)
-        limits = {limit.name: getattr(self, limit.name) for limit in fields(Limits) if limit.name != "kept_bytes"}
-        settings = read_settings(
-            name=folder.resolve().name, host=self.host, allowed_hosts=tuple(self.allowed_hosts), windows=self.windows,
-            open_metrics=self.open_metrics, **limits,
+        limits = {limit.name: getattr(self, limit.name) for limit in fields(Limits)}
+        settings = ServiceSettings(
+            name=folder.resolve().name, windows=self.windows, token=read_token(), open_metrics=self.open_metrics,
+            host=self.host, allowed_hosts=self.allowed_hosts, **limits,
         )  # fmt: skip
         require_judge(folder, self.backbone)
         listener = listen(self.host, self.port)

@@ -142,11 +142,10 @@ def test_ranking_needs_a_dimension_where_there_are_several_and_knows_which_end_i
         ({"data": {"level": ["0.5", "0.5"]}}, "level: sent 2 times; expected once"),
         ({"data": {"situation": "x" * 4001}}, "situation: expected at most 4000 characters"),
         ({"data": {"situation": "\N{BOUQUET}" * 1001}}, "situation: 4004 bytes in UTF-8; expected at most 4000"),
-        ({"data": {"situation": "x" * 10**6}}, "situation: more than 8000 bytes; expected at most 4000"),
+        ({"data": {"situation": "x" * 10**6}}, "situation: expected at most 4000 characters"),
         ({"files": [("response", CLIP), ("situation", ("a", b"\xff"))]}, "situation: not UTF-8; expected text"),
         ({"files": [("response", CLIP)] * 2}, "response: sent 2 times; expected once, or several at /v1/rank"),
         ({"files": [("response", CLIP), *[("context", CLIP)] * 9]}, "context: expected at most 8 items after valid"),
-        ({"files": [("context", CLIP)] * 29}, "more than 28 parts; expected fewer"),
     ],
 )
 def test_a_form_that_is_wrong_is_told_what_is_expected(shared, fields, message):
@@ -224,7 +223,8 @@ def test_a_clip_needs_no_file_name(shared):
         ({"content": b"x", "headers": FORM}, 400, "bad_request"),
         ({"content": PART + b"x", "headers": FORM}, 400, "bad_request"),
         ({"content": b"--a\r\nA: " + b"x" * 9000, "headers": FORM}, 400, "bad_request"),
-        ({"content": b"--a\r\n\r\nx\r\n--a--\r\n", "headers": FORM}, 422, "invalid"),
+        ({"content": b"--a\r\n\r\nx\r\n--a--\r\n", "headers": FORM}, 400, "bad_request"),
+        ({"files": [("context", CLIP)] * 29}, 400, "bad_request"),
         ({"content": b"", "headers": {**FORM, "Content-Length": "999999999"}}, 413, "too_large"),
         ({"files": {"response": ("r", bytes(2**25 + 1))}}, 413, "too_large"),
     ],
@@ -248,7 +248,6 @@ def test_size_is_counted_where_the_client_does_not_say_it(shared):
     headers = {"Content-Type": "multipart/form-data; boundary=b"}
     answer = service("POST", "/v1/score", content=chunks(), headers=headers)
     assert error_of(answer)[:2] == (413, "too_large")
-    assert answer.headers["connection"] == "close"
 
 
 def test_pages_and_methods_that_are_not_there(shared):

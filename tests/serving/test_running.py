@@ -20,7 +20,7 @@ import torch
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.serving import connections
 from empathy_judge.serving.app import create_app
-from empathy_judge.serving.records import OncePerSecond, log_json
+from empathy_judge.serving.records import log_json
 from empathy_judge.serving.running import run
 from empathy_judge.serving.settings import listen
 
@@ -44,8 +44,9 @@ def _metric(service: Live, line: str) -> float:
 def answer_on(connection: socket.socket) -> tuple[int, str]:
     """Status and code of the error that comes, after which the connection is closed; (0, "") = closed without."""
     received = b""
-    while chunk := connection.recv(65536):
-        received += chunk
+    with contextlib.suppress(ConnectionResetError):
+        while chunk := connection.recv(65536):
+            received += chunk
     if not received:
         return 0, ""
     first, _, rest = received.partition(b"\r\n")
@@ -91,7 +92,7 @@ def test_a_connection_without_the_head_of_a_request_is_closed(hasty):
     with hasty.raw() as connection:
         assert answer_on(connection) == (0, "")
     with hasty.raw(b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\n") as connection:
-        assert answer_on(connection) == (408, "head_timeout")
+        assert answer_on(connection) == (0, "")
 
 
 def test_a_client_that_sends_too_much_can_read_why(hasty):
@@ -143,9 +144,9 @@ def test_at_the_end_nobody_new_is_let_in_and_everybody_else_is_answered():
         until(lambda: get(service, "/readyz").status_code == 503)
         refused = post(service, wav())
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "stopping")
-        assert refused.headers["connection"] == "close"
         assert refused.headers["retry-after"] == "5"
-        assert get(service, "/healthz").status_code == 200
+        alive = get(service, "/healthz")
+        assert (alive.status_code, alive.headers["connection"]) == (200, "close")
         sending.sendall(body[1000:])
         scorer.open.set()
         assert [future.result().status_code for future in sent] == [200] * 9
@@ -238,20 +239,6 @@ def test_beyond_the_limit_of_connections_the_silent_ones_go(monkeypatch, caplog)
     assert {record.getMessage() for record in caplog.records if record.levelname == "WARNING"} == {
         "too many connections"
     }
-
-
-def test_of_warnings_that_repeat_there_is_a_line_a_second():
-    once = OncePerSecond()
-
-    def passes(name: str, level: int, text: str) -> bool:
-        return once.filter(logging.LogRecord(name, level, "", 0, text, (), None))
-
-    own = "empathy_judge.serving"
-    assert [passes(own, logging.WARNING, "too many connections") for _ in range(3)] == [True, False, False]
-    assert [passes("asyncio", logging.ERROR, "no descriptor") for _ in range(3)] == [True, False, False]
-    assert [passes(own, level, "x") for level in (logging.INFO, logging.ERROR) for _ in range(2)] == [True] * 4
-    once._last = dict.fromkeys(once._last, time.monotonic() - 1.0)
-    assert passes("asyncio", logging.ERROR, "no descriptor")
 
 
 def test_what_libraries_say_of_a_request_is_not_in_the_log(monkeypatch, capsys):

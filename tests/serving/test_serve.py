@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.serving.settings import TOKEN_VARIABLE, listen, read_settings
+from empathy_judge.serving.settings import TOKEN_VARIABLE, ServiceSettings, listen, read_token
 
 from ..conftest import failed
 
@@ -57,8 +57,9 @@ def test_what_is_not_installed_is_named(missing, monkeypatch, capsys):
     ],
 )  # fmt: skip
 def test_limits_that_make_no_sense_are_refused_at_start(option, value, capsys):
-    line = failed(capsys, "serve", "judge", option, value)
-    assert re.fullmatch(rf"error: {option} {value}(\.0)?: expected (greater|less) than .*\d", line)
+    assert re.search(
+        rf"{option}: '{value}': expected .* from \S+ to \d+", failed(capsys, "serve", "judge", option, value)
+    )
 
 
 @pytest.mark.parametrize("token", ["", "   ", "\t", "geheimn\u00fcsse", "\u5bc6", "a\nb"])
@@ -71,11 +72,10 @@ def test_a_token_that_nobody_can_send_is_refused_at_start(token, monkeypatch, ca
 
 def test_a_token_is_read_without_blanks_around_it(monkeypatch):
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
-    assert read_settings().token is None
+    assert read_token() is None
     monkeypatch.setenv(TOKEN_VARIABLE, " open sesame\n")
-    settings = read_settings(max_queue=3)
-    assert (settings.token, settings.max_queue) == ("open sesame", 3)
-    assert "sesame" not in repr(settings)
+    assert read_token() == "open sesame"
+    assert "sesame" not in repr(ServiceSettings(token="open sesame"))
 
 
 @pytest.mark.parametrize("host", ["a" * 64, "judge..example"])
