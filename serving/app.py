@@ -61,12 +61,11 @@ def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = No
     app.add_middleware(Recorder, finished=service.finished, is_stopping=lambda: service.is_stopping)
     guarded = [Depends(_token_check(settings.token))] if settings.token is not None else []
 
-    def scoring(name: str, summary: str, form: type[Form], description: str | None = None) -> Callable[[Any], Any]:
+    def scoring(name: str, summary: str, form: type[Form]) -> Callable[[Any], Any]:
         """A route that takes a form and scores what is in it."""
         return app.post(
             f"/v1/{name}",
             summary=summary,
-            description=description,
             operation_id=name,
             dependencies=guarded,
             openapi_extra=request_body(form),
@@ -93,13 +92,7 @@ def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = No
             ],
         )
 
-    @scoring(
-        "reward",
-        "Rewards of several responses to one context",
-        RewardForm,
-        "For the training of a policy. The same content gets the same reward and is not scored twice. A response that "
-        "could not be judged has none.",
-    )
+    @scoring("reward", "Rewards of several responses to one context, for the training of a policy", RewardForm)
     async def reward(request: Request) -> schemas.Rewards:
         judged = await service.answer(request, RewardForm)
         form, dimensions = judged.form, judged.dimensions
@@ -154,14 +147,14 @@ def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = No
 
     @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", summary="Whether the service is alive", responses=open_to_all)
-    async def healthz() -> schemas.Health:
-        return schemas.Health(status="ok")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
 
     @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", summary="Whether requests are let in", responses=responses(503, token=False))
-    async def readyz() -> schemas.Health:
+    async def readyz() -> dict[str, str]:
         _ = service.judge  # raises, with 503, while there is no judge to ask
-        return schemas.Health(status="ready")
+        return {"status": "ready"}
 
     @app.get(
         "/metrics",

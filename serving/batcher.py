@@ -16,10 +16,8 @@ from ..scorer import Scorer
 
 LONG_TEXT = 1_000
 """Bytes of a situation that are as much work as one more window."""
-_FIRST_PACE = 0.05
-"""Seconds for a unit of work, until one was measured."""
-_OLD_SHARE = 0.8
-"""Weight of the old value in the running mean of seconds for a unit of work."""
+_FIRST_PACE = 0.05  # seconds for a unit of work, until one was measured
+_OLD_SHARE = 0.8  # weight of the old value in the running mean of them
 
 
 def work_of(windows: int, situation: str) -> int:
@@ -49,14 +47,12 @@ class Full(Exception):
 class Batcher:
     """A bounded queue and the one thread that calls the judge.
 
-    It takes what came first, at most as much work as a batch of the scorer's in short pairs; a pair of more work is
-    scored alone. As long as others are on their way (`announce`) it waits a moment for them, but never longer than
-    `max_wait`: a client that is alone never waits.
+    As soon as the judge is free it takes what came first, at most as much work as a batch of the scorer's in short
+    pairs; a pair of more work is scored alone.
 
     Args:
         scorer: The judge.
         max_queue: Work that may wait, see `work_of`.
-        max_wait: Seconds.
         on_batch: Called with the number of pairs that were scored together, and the seconds that it took.
         on_lost: Called with the error of a GPU that this process cannot use any more.
         patience: Seconds; nothing is let in while a pair would have to wait for longer.
@@ -66,17 +62,15 @@ class Batcher:
         self,
         scorer: Scorer,
         max_queue: int,
-        max_wait: float,
         on_batch: Callable[[int, float], None],
         on_lost: Callable[[Exception], None],
         patience: float = float("inf"),
     ) -> None:
-        self._scorer, self._max_queue, self._max_wait, self._patience = scorer, max_queue, max_wait, patience
+        self._scorer, self._max_queue, self._patience = scorer, max_queue, patience
         self._on_batch, self._on_lost = on_batch, on_lost
         self.jobs: list[QueuedPair] = []  # that wait, the first that came first
         self.pace = _FIRST_PACE  # seconds for a unit of work, a running mean
         self._changed = threading.Condition()
-        self._coming = 0
         self._closed = False
         self._begun: Sequence[QueuedPair] = ()
         self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)
@@ -90,18 +84,8 @@ class Batcher:
         """Whether so much more work may wait."""
         return sum(job.work for job in self.jobs) + work <= self._max_queue and self.seconds() <= self._patience
 
-    def announce(self, change: int) -> None:
-        """Note that so many more (or fewer) pairs are on their way."""
-        with self._changed:
-            self._coming += change
-            self._changed.notify()
-
     def submit(self, jobs: Sequence[QueuedPair]) -> None:
-        """Let jobs wait, all of them or none.
-
-        Raises:
-            Full: If there are not so many places.
-        """
+        """Let jobs wait, all of them or none; raises `Full` if there are not so many places."""
         with self._changed:
             if not self.has_place(sum(job.work for job in jobs)):
                 raise Full
@@ -155,12 +139,6 @@ class Batcher:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self.jobs or self._closed)
-                if self.jobs:
-                    # Waits for others that are on their way, but no longer than the first one may wait
-                    left = self.jobs[0].entered + self._max_wait - time.monotonic()
-                    self._changed.wait_for(
-                        lambda: len(self.jobs) >= size or not self._coming or self._closed, max(0.0, left)
-                    )
                 taken, work = self.jobs[:1], sum(job.work for job in self.jobs[:1])
                 for job in self.jobs[1:]:
                     if (work := work + job.work) > size:

@@ -52,7 +52,8 @@ class RequestRecord:
     begun: float = field(default_factory=time.monotonic)  # `time.monotonic`
     status: int = 0  # of the answer
     code: str = ""  # of `schemas.Code`; empty = no error
-    facts: dict[str, Any] = field(default_factory=dict)  # what the stages add: sizes, durations, batch
+    bytes: int = 0  # of its body, so far
+    facts: dict[str, Any] = field(default_factory=dict)  # what the stages add: durations, batch
     admitted: bool = False  # it was let in, and has to be finished before the service ends
     refused: Problem | None = None  # what the connection answered while the body came, to a client that is gone now
 
@@ -63,9 +64,11 @@ class RequestRecord:
 
     def write(self) -> None:
         """Write the record to the log."""
-        facts = {"id": self.id, "method": self.method, "route": self.route, "status": self.status}
+        facts: dict[str, Any] = {"id": self.id, "method": self.method, "route": self.route, "status": self.status}
         if self.code:
             facts["code"] = self.code
+        if self.admitted:
+            facts["bytes"] = self.bytes
         LOGGER.info("request", extra={"facts": {**facts, "ms": round(1000 * self.seconds, 1), **self.facts}})
 
 
@@ -116,9 +119,10 @@ class Metrics:
 
     Args:
         waiting: Returns how many pairs wait.
+        uploads: Returns how many requests are received or decoded.
     """
 
-    def __init__(self, waiting: Callable[[], float]) -> None:
+    def __init__(self, waiting: Callable[[], float], uploads: Callable[[], float]) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         counter = functools.partial(Counter, namespace="empathy_judge", registry=self.registry)
@@ -135,7 +139,7 @@ class Metrics:
         self.batch_seconds = counter("scoring_seconds", "Time that the judge worked.")
         self.audio_seconds = counter("audio_seconds", "Audio that was scored.")
         self.restarts = counter("decoder_restarts", "Decoders that were killed.")
-        self.uploads = gauge("uploads", "Requests that are received or decoded.")
+        gauge("uploads", "Requests that are received or decoded.").set_function(uploads)
         gauge("queue_pairs", "Pairs that wait.").set_function(waiting)
 
     def answered(self, record: RequestRecord) -> None:

@@ -178,12 +178,6 @@ class About(BaseModel):
     max_bytes: int = Field(description="Largest request.")
 
 
-class Health(BaseModel):
-    """How the service is."""
-
-    status: str
-
-
 class ErrorBody(BaseModel):
     """What went wrong."""
 
@@ -198,27 +192,15 @@ class Error(BaseModel):
 
 
 def responses(*statuses: int, token: bool) -> dict[int | str, dict[str, Any]]:
-    """The errors of a route for the OpenAPI document.
-
-    Args:
-        *statuses: Statuses that it may answer with, besides those of all routes.
-        token: Whether it wants a token.
-    """
-    request_id = "Of this request, in the log too; the client may choose it."
-    errors: dict[int | str, dict[str, Any]] = {}
+    """The errors of a route for the OpenAPI document: these statuses, and those that any route may answer with."""
     possible: list[int] = [*statuses, 421, *([401] if token else [])]
+    errors: dict[int | str, dict[str, Any]] = {}
     for status in sorted(possible):
-        headers: dict[str, Any] = {
-            "X-Request-ID": {"description": request_id, "schema": {"type": "string", "maxLength": 64}}
-        }
-        if status in (429, 503):
-            headers["Retry-After"] = {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}
         examples = {
             code: {"value": {"error": {"code": code, "message": message}}}
             for code, (number, message) in ERRORS.items()
             if number == status
         }
         content = {"application/json": {"examples": examples}}
-        phrase = HTTPStatus(status).phrase
-        errors[status] = {"model": Error, "description": phrase, "headers": headers, "content": content}
+        errors[status] = {"model": Error, "description": HTTPStatus(status).phrase, "content": content}
     return errors

@@ -9,8 +9,8 @@ import json
 import math
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Generic, NamedTuple
 
@@ -167,7 +167,9 @@ class Service:
 
     def __init__(self, load: Callable[[], Scorer], settings: ServiceSettings) -> None:
         self._load, self.settings = load, settings
-        self.metrics = Metrics(lambda: len(self._judge.batcher.jobs) if self._judge else 0)
+        self.metrics = Metrics(
+            waiting=lambda: len(self._judge.batcher.jobs) if self._judge else 0, uploads=lambda: len(self._uploads)
+        )
         self.starting: asyncio.Task[None] | None = None  # `_start`, as the application runs it
         self.must_stop = asyncio.Event()  # a signal came, or the GPU is lost
         self.lost_device: Exception | None = None  # error of a GPU on which nothing can be scored any more
@@ -175,7 +177,7 @@ class Service:
         self.is_stopping = False  # new requests are not let in any more
         # Numbers of requests: let in so far, without an answer yet, and without an answer when the service ended
         self.let_in = self.under_way = self.lost = 0
-        self._uploads: dict[RequestRecord, int] = {}  # bytes so far
+        self._uploads = set[RequestRecord]()  # that are received and decoded
         self._outcomes = Outcomes()
 
     @property
@@ -225,7 +227,7 @@ class Service:
             max_seconds,
             settings.max_queue,
             Decoders(settings.decoders, rate, max_seconds, settings.decode_seconds, self.metrics.restarts.inc),
-            Batcher(scorer, settings.max_queue, settings.max_wait, self.metrics.scored, lost, patience),
+            Batcher(scorer, settings.max_queue, self.metrics.scored, lost, patience),
         )
         await judge.decoders.start()
         samples = 0.01 * np.random.default_rng(0).normal(size=rate // 2)
@@ -248,27 +250,23 @@ class Service:
         record, settings = record_of(request.scope), self.settings
         check_head(request, kind, settings)
         judge = self._admit(record)
-        with ExitStack() as upload:
-            upload.enter_context(self._uploading(record))
-            form = await receive(request, kind, settings, functools.partial(self._received, record))
-            self._stage(record, "receive", record.seconds)
-            record.facts["bytes"] = self._uploads[record]
-            dimensions = judge.dimensions_of(form)
-            # The last check before any work
-            judge.scorer.check_text(_pair(record, form, form.context, form.responses[0]))
-            async with _patient(request, settings.request_seconds), self._outcomes.of(form) as by_key:
-                jobs, seconds = await self._decode(judge, form, record, by_key)
-                # The bytes have become samples: another request may be received in their place
-                upload.close()
-                try:
-                    if jobs:
-                        judge.batcher.submit([*jobs.values()])
-                    for key, job in jobs.items():
-                        by_key[key] = Outcome(await asyncio.wrap_future(job.future), job.clipped)
-                except Full:
-                    raise judge.busy() from None
-                finally:
-                    judge.batcher.drop(jobs.values())  # does nothing to those that are done
+        form = await receive(request, kind, settings, functools.partial(self._received, record))
+        self._stage(record, "receive", record.seconds)
+        dimensions = judge.dimensions_of(form)
+        # The last check before any work
+        judge.scorer.check_text(_pair(record, form, form.context, form.responses[0]))
+        async with _patient(request, settings.request_seconds), self._outcomes.of(form) as by_key:
+            jobs, seconds = await self._decode(judge, form, record, by_key)
+            # The bytes have become samples: another request may be received in their place
+            self._uploads.discard(record)
+            try:
+                judge.batcher.submit([*jobs.values()])
+                for key, job in jobs.items():
+                    by_key[key] = Outcome(await asyncio.wrap_future(job.future), job.clipped)
+            except Full:
+                raise judge.busy() from None
+            finally:
+                judge.batcher.drop(jobs.values())  # does nothing to those that are done
         outcomes = [by_key[key] for key in form.keys]
         for outcome in outcomes:
             if isinstance(outcome.found, AudioError) and not isinstance(form, RewardForm):
@@ -287,29 +285,19 @@ class Service:
         if len(self._uploads) >= self.settings.concurrency or not judge.batcher.has_place():
             raise judge.busy()
         record.admitted = True
+        self._uploads.add(record)
         self.under_way += 1
         self.let_in += 1
         self.metrics.accepted.inc()
         return judge
 
-    @contextmanager
-    def _uploading(self, record: RequestRecord) -> Iterator[None]:
-        """Hold a place among the requests that are received and decoded."""
-        self._uploads[record] = 0
-        self.metrics.uploads.inc()
-        try:
-            yield
-        finally:
-            del self._uploads[record]
-            self.metrics.uploads.dec()
-
     def _received(self, record: RequestRecord, count: int) -> None:
         """Count further bytes of a request, and refuse what is too large, by itself or together with the others."""
-        self._uploads[record] += count
-        if self._uploads[record] > self.settings.max_bytes:
+        record.bytes += count
+        if record.bytes > self.settings.max_bytes:
             raise too_large(self.settings)
         limit = _UPLOADS_IN_MEMORY * self.settings.max_bytes
-        if sum(self._uploads.values()) > limit and self._uploads[record] > limit / self.settings.concurrency:
+        if sum(other.bytes for other in self._uploads) > limit and record.bytes > limit / self.settings.concurrency:
             raise self.judge.busy()
 
     async def _decode(
@@ -324,35 +312,31 @@ class Service:
         seconds = Seconds(context=[], responses=[])
         missing = {key: number for number, key in enumerate(form.keys) if key not in found}
         level = form.level if isinstance(form, IntervalForm) else DEFAULT_LEVEL
-        judge.batcher.announce(len(missing))
-        try:
-            for number, data in enumerate(form.context if missing else (), start=1):
-                name = "context" if len(form.context) == 1 else f"context {number}"
-                clip, lasts, _ = await judge.decoders.decode(data, name)
-                clips.append(clip)
-                seconds.context.append(round(lasts, 3))
-                windows = judge.windows(*(each.seconds for each in clips))
+        for number, data in enumerate(form.context if missing else (), start=1):
+            name = "context" if len(form.context) == 1 else f"context {number}"
+            clip, lasts, _ = await judge.decoders.decode(data, name)
+            clips.append(clip)
+            seconds.context.append(round(lasts, 3))
+            windows = judge.windows(*(each.seconds for each in clips))
+            judge.check_work(form, "context and response", windows, _WORK_OF_A_PAIR)
+        for key, number in missing.items():
+            name = "response" if len(form.responses) == 1 else f"response {number + 1}"
+            try:
+                clip, lasts, clipped = await judge.decoders.decode(form.responses[number], name)
+                windows = judge.windows(*(each.seconds for each in (*clips, clip)))
                 judge.check_work(form, "context and response", windows, _WORK_OF_A_PAIR)
-            for key, number in missing.items():
-                name = "response" if len(form.responses) == 1 else f"response {number + 1}"
-                try:
-                    clip, lasts, clipped = await judge.decoders.decode(form.responses[number], name)
-                    windows = judge.windows(*(each.seconds for each in (*clips, clip)))
-                    judge.check_work(form, "context and response", windows, _WORK_OF_A_PAIR)
-                except AudioError as error:
-                    if not isinstance(form, RewardForm):
-                        raise
-                    # No bytes are no clip: it was not sent, which is different from a policy that stays silent
-                    sent = bool(form.responses[number])
-                    found[key] = Outcome(error if sent else AudioError(str(error), "not a clip"))
-                    continue
-                together += windows
-                judge.check_work(form, "the responses", together, _WORK_OF_A_REQUEST)
-                seconds.responses.append(round(lasts, 3))
-                work = work_of(windows, form.situation)
-                jobs[key] = QueuedPair(_pair(record, form, clips, clip), level, work, clipped)
-        finally:
-            judge.batcher.announce(-len(missing))
+            except AudioError as error:
+                if not isinstance(form, RewardForm):
+                    raise
+                # No bytes are no clip: it was not sent, which is different from a policy that stays silent
+                sent = bool(form.responses[number])
+                found[key] = Outcome(error if sent else AudioError(str(error), "not a clip"))
+                continue
+            together += windows
+            judge.check_work(form, "the responses", together, _WORK_OF_A_REQUEST)
+            seconds.responses.append(round(lasts, 3))
+            work = work_of(windows, form.situation)
+            jobs[key] = QueuedPair(_pair(record, form, clips, clip), level, work, clipped)
         self._stage(record, "decode", time.monotonic() - start)
         record.facts["audio_seconds"] = round(sum(seconds.context + seconds.responses), 3)
         return jobs, seconds
@@ -363,6 +347,7 @@ class Service:
 
     def finished(self, record: RequestRecord) -> None:
         """The answer of a request was sent, or its client is gone."""
+        self._uploads.discard(record)
         self.under_way -= record.admitted
         self.metrics.answered(record)
         record.write()

@@ -26,11 +26,10 @@ MAX_SITUATION = 4_000
 with the square of its longest text: four requests with as many characters of four bytes would take minutes."""
 ALL_ADDRESSES = ("0.0.0.0", "::", "")
 """What listens on all addresses of a machine."""
-_DAY = 86_400
 _NAME = re.compile(r"\*|[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9a-fA-F:.]+")
 
 
-def _within(parse: Callable[[str], float], least: float, most: float, what: str) -> Callable[[str], Any]:
+def _from(least: float, most: float, parse: Callable[[str], float] = parse_number) -> Callable[[str], Any]:
     """Return the function that reads a number in a range from the text of an option."""
 
     def read(text: str) -> float:
@@ -39,18 +38,14 @@ def _within(parse: Callable[[str], float], least: float, most: float, what: str)
         except ValueError:
             number = least - 1
         if not least <= number <= most:
-            raise ArgumentTypeError(f"{text!r}: expected {what} from {least:.10g} to {most:.10g}")
+            kind = "a whole number" if parse is parse_whole else "seconds"
+            raise ArgumentTypeError(f"{text!r}: expected {kind} from {least:.10g} to {most:.10g}")
         return number
 
     return read
 
 
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    return _within(parse_whole, least, most, "a whole number")
-
-
-def _seconds(least: float, most: float = _DAY) -> Callable[[str], float]:
-    return _within(parse_number, least, most, "seconds")
+_Duration = Annotated[float, _from(0.001, 86_400)]
 
 
 def host_name(text: str) -> str:
@@ -66,7 +61,6 @@ class Limits:
 
     Attributes:
         max_queue (PAIRS): that wait; beyond, requests are refused with 429
-        max_wait (SECONDS): that the judge waits for others to score together
         max_bytes (BYTES): of a request; more is cut with 413
         concurrency (REQUESTS): that are received and decoded at once; beyond, 429
         decoders (PROCESSES): that decode
@@ -82,20 +76,19 @@ class Limits:
 
     TITLE: ClassVar[str] = "limits"
 
-    max_queue: Annotated[int, _whole(1, 10**6)] = 128
-    max_wait: Annotated[float, _seconds(0, 60)] = 0.005
-    max_bytes: Annotated[int, _whole(2**10, 2**32)] = 32 * 2**20
-    concurrency: Annotated[int, _whole(1, 10**4)] = 256
-    decoders: Annotated[int, _whole(1, 256)] = 2
-    decode_seconds: Annotated[float, _seconds(0.001)] = 10.0
-    body_seconds: Annotated[float, _seconds(0.001)] = 60.0
-    idle_seconds: Annotated[float, _seconds(0.001)] = 10.0
-    request_seconds: Annotated[float, _seconds(0.001)] = 60.0
-    kept_bytes: Annotated[int, _whole(1, 10**12)] = 128 * 2**20
-    drain_seconds: Annotated[float, _seconds(0)] = 2.0
-    grace_seconds: Annotated[float, _seconds(0.001)] = 25.0
+    max_queue: Annotated[int, _from(1, 10**6, parse_whole)] = 128
+    max_bytes: Annotated[int, _from(2**10, 2**32, parse_whole)] = 32 * 2**20
+    concurrency: Annotated[int, _from(1, 10**4, parse_whole)] = 256
+    decoders: Annotated[int, _from(1, 256, parse_whole)] = 2
+    decode_seconds: _Duration = 10.0
+    body_seconds: _Duration = 60.0
+    idle_seconds: _Duration = 10.0
+    request_seconds: _Duration = 60.0
+    kept_bytes: Annotated[int, _from(1, 10**12, parse_whole)] = 128 * 2**20
+    drain_seconds: Annotated[float, _from(0, 86_400)] = 2.0
+    grace_seconds: _Duration = 25.0
     # The shortest clip that the package accepts lasts 0.05 s (`data_modules.audio.MIN_SECONDS`)
-    max_seconds: Annotated[float, _seconds(0.05)] | None = None
+    max_seconds: Annotated[float, _from(0.05, 86_400)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from unittest import mock
 
@@ -32,11 +31,10 @@ def sizes() -> list[int]:
 
 @pytest.fixture
 def batcher(scorer, sizes) -> Iterator[Batcher]:
-    """One with room for twelve pairs, which waits for ever for those who are coming."""
-    batcher = Batcher(scorer, 12, 1000.0, lambda pairs, seconds: sizes.append(pairs), pytest.fail)  # type: ignore[arg-type]
+    """One with room for twelve pairs."""
+    batcher = Batcher(scorer, 12, lambda pairs, seconds: sizes.append(pairs), pytest.fail)  # type: ignore[arg-type]
     yield batcher
     scorer.open.set()
-    batcher.announce(-batcher._coming)
     batcher.close()
 
 
@@ -60,52 +58,22 @@ def order(scorer: FakeScorer) -> list[str]:
     return ["".join(pair.pair_id for pair in some) for some, _ in scorer.batches]
 
 
-def test_who_is_alone_does_not_wait(batcher):
-    begun = time.monotonic()
+def test_what_comes_while_the_judge_is_free_is_scored_at_once(batcher):
     (job,) = submitted(batcher, jobs("a"))
-    found = job.future.result(10)
-    assert getattr(found, "points", None) == {"empathy": 3.0}
-    assert time.monotonic() - begun < 5  # of 1000
+    assert getattr(job.future.result(10), "points", None) == {"empathy": 3.0}
     assert (job.batch, job.waited < 5) == (1, True)
 
 
 def test_who_is_told_that_a_gpu_is_lost(scorer, monkeypatch):
     """Not of any other error, nor where it lacks memory alone."""
     lost: list[Exception] = []
-    batcher = Batcher(scorer, 12, 0.0, lambda pairs, seconds: None, lost.append)  # type: ignore[arg-type]
+    batcher = Batcher(scorer, 12, lambda pairs, seconds: None, lost.append)  # type: ignore[arg-type]
     errors = [ValueError("x"), torch.OutOfMemoryError("CUDA out of memory."), torch.AcceleratorError("CUDA error: x")]
     for error in errors:
         monkeypatch.setattr(scorer, "assess_pairs", mock.Mock(side_effect=error))
         (job,) = submitted(batcher, jobs("a"))
         assert job.future.exception(10) is error
     assert lost == errors[2:]
-    batcher.close()
-
-
-def test_those_who_are_coming_are_waited_for(batcher, sizes):
-    batcher.announce(2)
-    (first,) = submitted(batcher, jobs("a"))
-    batcher.announce(-1)
-    (second,) = submitted(batcher, jobs("b"))
-    time.sleep(0.05)
-    assert not first.future.done()
-    batcher.announce(-1)  # the last one gave up
-    assert all(job.future.result(10) for job in (first, second))
-    until(lambda: sizes == [2])
-
-
-def test_nobody_is_waited_for_when_the_batch_is_full(batcher, sizes):
-    batcher.announce(1)
-    assert all(job.future.result(10) for job in submitted(batcher, jobs("abcd")))
-    until(lambda: sizes == [4])
-
-
-def test_waiting_ends(scorer):
-    batcher = Batcher(scorer, 6, 0.02, lambda pairs, seconds: None, pytest.fail)  # type: ignore[arg-type]
-    batcher.announce(1)
-    (job,) = submitted(batcher, jobs("a"))
-    assert job.future.result(10)
-    assert job.waited >= 0.02
     batcher.close()
 
 
@@ -128,7 +96,6 @@ def test_what_was_dropped_is_never_begun_and_its_place_is_free(batcher, scorer):
 
 def test_closing_scores_what_waits(batcher, scorer):
     first = held_up(batcher, scorer)
-    batcher.announce(1)
     waiting = submitted(batcher, jobs("abcde"))
     scorer.open.set()
     batcher.close()
@@ -159,7 +126,7 @@ def test_a_pair_of_more_work_than_a_batch_is_scored_alone(batcher, scorer):
 
 
 def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer):
-    batcher = Batcher(scorer, 100, 0.0, lambda pairs, seconds: None, pytest.fail, patience=30.0)  # type: ignore[arg-type]
+    batcher = Batcher(scorer, 100, lambda pairs, seconds: None, pytest.fail, patience=30.0)  # type: ignore[arg-type]
     held_up(batcher, scorer)
     submitted(batcher, jobs("abc"))
     submitted(batcher, jobs("x", work=2))  # and one is being scored

@@ -52,7 +52,7 @@ def test_what_is_not_installed_is_named(missing, monkeypatch, capsys):
     ("option", "value"),
     [
         ("--max-seconds", "0"), ("--max-seconds", "0.01"), ("--decode-seconds", "0"), ("--body-seconds", "0"),
-        ("--idle-seconds", "0"), ("--request-seconds", "0"), ("--max-wait", "3600"), ("--max-bytes", "1"),
+        ("--idle-seconds", "0"), ("--request-seconds", "0"), ("--max-bytes", "1"),
         ("--concurrency", "1000000"), ("--decoders", "1000000"),
     ],
 )  # fmt: skip
