@@ -133,16 +133,20 @@ class Connection(H11Protocol):
         self.loop.call_later(_LINGER_SECONDS, self.transport.close)
 
     @property
+    def is_not_taken(self) -> bool:
+        """Whether an answer waits for the client to read."""
+        return self.transport.get_write_buffer_size() > 0
+
+    @property
     def is_silent(self) -> bool:
         """Whether no request is being answered, or the client does not take its answer."""
-        is_not_taken = self.transport.get_write_buffer_size() > 0
-        return self.cycle is None or self.cycle.response_complete or is_not_taken
+        return self.cycle is None or self.cycle.response_complete or self.is_not_taken
 
     @property
     def is_between_requests(self) -> bool:
-        """Whether the client took an answer, and nothing has come since then."""
-        is_taken = self.transport.get_write_buffer_size() == 0
-        return is_taken and self.timeout_keep_alive_task is not None and self.conn.their_state is h11.IDLE
+        """Whether the client took an answer to a whole request, and nothing has come since then."""
+        is_done = self.timeout_keep_alive_task is not None and self.conn.their_state is h11.IDLE
+        return is_done and not self.is_not_taken
 
 
 def most_connections() -> int:

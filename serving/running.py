@@ -132,5 +132,6 @@ async def _close_unused(server: uvicorn.Server, seconds: float) -> None:
         since = {key: since.get(key, now) for key in silent}
         for key, peer in silent.items():
             if now - since[key] >= seconds:
-                peer.transport.abort()
+                # What is not taken would hold up `close`; a reset would take an answer from a client that is slow
+                (peer.transport.abort if peer.is_not_taken else peer.transport.close)()
         await asyncio.sleep(min(1.0, seconds / 8))

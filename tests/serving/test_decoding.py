@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import subprocess
+import zipfile
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -17,7 +19,7 @@ from empathy_judge.serving import decoding
 from empathy_judge.serving.decoding import Decoders, decode_safely
 
 from ..conftest import encoded
-from .services import RATE, wav
+from .services import RATE, error_of, wav
 
 T = TypeVar("T")
 
@@ -130,3 +132,52 @@ def test_a_small_file_that_holds_very_much_is_refused(monkeypatch):
     with pytest.raises(AudioError, match=r"^r: holds 768000 samples; expected at most 384000$"):
         decode_safely(bomb, "r", 10.0)
     assert len(decode_safely(silence(0.9), "r", 10.0).samples) == 43_200
+
+
+def zipped() -> bytes:
+    """A bomb: 30 MB of zeros in 30 kB."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.wav", bytes(30_000_000))
+    return file.getvalue()
+
+
+def lying_wav(declared: int) -> bytes:
+    """A WAV file of half a second that says it has so many bytes of samples."""
+    head, mark, rest = wav().partition(b"data")
+    return head + mark + declared.to_bytes(4, "little") + rest[4:]
+
+
+NO_SOUND = "response: not a sound file; expected wav, flac, ogg, mp3, aiff, au"
+
+
+@pytest.mark.parametrize(
+    ("clip", "message"),
+    [
+        (b"", "response: the file is empty (0 bytes)"),
+        (zipped(), NO_SOUND),
+        (wav(0.5, 10.5), "response: lasts 10.5 s; expected at most 10 s"),
+        (wav(0.5, 11.0, kind="FLAC"), "response: lasts 11.0 s; expected at most 10 s"),
+        (wav(0.5, 0.02), "response: lasts 0.020 s; expected at least 0.05 s"),
+        (wav(0.5, 1.0)[:-1000], "response: the file is cut off, its last 1000 bytes are missing"),
+        (lying_wav(691_200_000), "response: the file is cut off"),
+        (wav(0.5, 0.5, channels=9), "response: 9 channels; expected at most 8"),
+        (b"RIFF\xff\xff\xff\xffWAVE", "response: "),
+        (b"fLaC" + bytes(100), "response: "),
+        (b"\xff\xfb" + bytes(1000), "response: "),
+    ],
+)
+def test_a_clip_that_cannot_be_used_is_told_why(shared, clip, message):
+    service, scorer = shared
+    before = len(scorer.heard)
+    status, code, found = error_of(service.score(clip))
+    assert (status, code) == (422, "bad_audio")
+    assert found.startswith(message)
+    turn = error_of(service.score(wav(), context=[wav(), clip]))[2]
+    assert turn.startswith(message.replace("response", "context 2"))
+    assert len(scorer.heard) == before
+
+
+def test_a_header_of_a_program_that_does_not_know_the_length_is_no_lie(shared):
+    service, _ = shared
+    assert service.score(lying_wav(2**32 - 1)).json()["seconds"]["responses"] == [0.5]

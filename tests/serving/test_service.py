@@ -1,4 +1,4 @@
-"""Who waits, for how long, and who is refused: queue, work, and the judge while it is loaded."""
+"""Who waits, for how long, and who is refused: queue, work, what was scored already, the judge while it is loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from empathy_judge.data_modules.errors import AudioError, TextError, UserError
 from empathy_judge.serving.records import JsonLines
 
 from ..conftest import until
-from .services import FakeScorer, InProcess, counter, error_of, in_process, wav
+from .services import FakeScorer, InProcess, counter, error_of, in_process, numbers, reward, wav
 
 QUEUE = "empathy_judge_queue_pairs"
 
@@ -160,3 +160,44 @@ def test_work_of_a_request_is_bounded(scorer):
         "context and response make 8 windows of 10 s; expected at most 5 beside a situation of this length",
         "the responses make 80 windows of 10 s; expected at most 64",
     ]
+
+
+def test_a_limit_beyond_what_the_judge_hears_is_refused():
+    with (
+        pytest.raises(UserError, match=r"--max-seconds 20; expected at most 10"),
+        in_process(FakeScorer(), max_seconds=20.0),
+    ):
+        pass
+    scorer = FakeScorer()
+    scorer.windows = True
+    with in_process(scorer) as service:
+        assert service("GET", "/v1/judge").json()["max_seconds"] == 100.0
+        assert service.score(wav(0.5, 20.0, rate=8000)).status_code == 200
+
+
+def test_what_is_sent_twice_is_heard_once(scorer):
+    """In one request, after one another, and while the first request waits; and whoever hangs up takes nothing away."""
+    with in_process(scorer) as service, ThreadPoolExecutor() as pool:
+        assert numbers(reward(service, wav(0.5), wav(0.25), wav(0.5))) == pytest.approx([0.5, 0.25, 0.5], abs=1e-3)
+        assert len(scorer.heard) == 2
+        scorer.open.clear()
+        first = pool.submit(reward, service, wav(0.75), wav(0.5))
+        until(lambda: len(scorer.heard) == 3)
+        second = pool.submit(reward, service, wav(0.75), wav(0.125))
+        with pytest.raises(TimeoutError):
+            second.result(0.2)
+        scorer.open.set()
+        assert numbers(first.result(20)) == pytest.approx([0.75, 0.5], abs=1e-3)
+        assert numbers(second.result(20)) == pytest.approx([0.75, 0.125], abs=1e-3)
+    assert len(scorer.heard) == 4
+
+
+def test_what_failed_is_asked_again(scorer):
+    with in_process(scorer) as service:
+        scorer.fails = lambda pair: AudioError("too long for the memory", "too large for the memory")
+        failed = reward(service, wav(0.5)).json()["rewards"][0]
+        scorer.fails = lambda pair: RuntimeError("a bug")
+        assert reward(service, wav(0.5)).status_code == 500
+        scorer.fails = lambda pair: None
+        assert numbers(reward(service, wav(0.5))) == [pytest.approx(0.5, abs=1e-3)]
+    assert (failed["reward"], failed["reason"]["code"]) == (None, "too large for the memory")
