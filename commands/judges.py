@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from ..data_modules.errors import AudioError, UserError
-from ..data_modules.option_values import AnyNumber, Port, Processes, Seconds, Seed, Whole, any_number
+from ..data_modules.option_values import AnyNumber, Port, Processes, Seed, Whole, any_number
 from ..data_modules.parallel import find_launch, say
 from ..data_modules.written import writing
 from ..eval.measurement import Loading, chosen
+from ..serving.settings import Limits, ServiceSettings, host_name, listen, read_token, return_memory
 from . import DONE, FAILED_CHECKS
 from .options import first_given
 from .shared import Printing, open_scorer
@@ -334,43 +335,6 @@ class Explain(Printing, Loading):
         return DONE
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Limits of the service; `serving.settings` checks them.
-
-    Attributes:
-        max_queue (PAIRS): most pairs that wait; further requests are refused with 429
-        max_wait (SECONDS): longest time that the judge waits for other requests, to score them together
-        max_bytes (BYTES): largest request; a larger one is refused with 413
-        concurrency (REQUESTS): most requests received and decoded at once; further ones are refused with 429
-        decoders (PROCESSES): processes that decode clips
-        decode_seconds (SECONDS): longest time to decode a clip, which is then refused
-        body_seconds (SECONDS): longest time to receive a request, which is then refused with 408
-        idle_seconds (SECONDS): longest silence while a request is received, which is then refused with 408
-        request_seconds (SECONDS): longest time from the last byte of a request to its answer; then it is a 504
-        kept_bytes (BYTES): memory for the audio states of clips that come again
-        drain_seconds (SECONDS): shortest time after SIGTERM in which requests are refused with 503
-        grace_seconds (SECONDS): longest time from SIGTERM to the end; requests that still wait are dropped
-        max_seconds (SECONDS): longest clip (default: ten times what the backbone hears at once; with --no-windows once)
-    """
-
-    TITLE: ClassVar[str] = "limits"
-
-    max_queue: Whole = 128
-    max_wait: Seconds = 0.005
-    max_bytes: Whole = 32 * 2**20
-    concurrency: Whole = 256
-    decoders: Whole = 2
-    decode_seconds: Seconds = 10.0
-    body_seconds: Seconds = 60.0
-    idle_seconds: Seconds = 10.0
-    request_seconds: Seconds = 60.0
-    kept_bytes: Whole = 128 * 2**20
-    drain_seconds: Seconds = 2.0
-    grace_seconds: Seconds = 25.0
-    max_seconds: Seconds | None = None
-
-
 @dataclass(frozen=True)
 class Serve(Limits, Loading):
     """Serve a judge over HTTP, with a page to try it.
@@ -396,7 +360,7 @@ class Serve(Limits, Loading):
     _: KW_ONLY
     host: str = "127.0.0.1"
     port: Port = 8000
-    allowed_hosts: Sequence[str] = ()
+    allowed_hosts: Sequence[Annotated[str, host_name]] = ()
     batch_size: Whole = 16
     open_metrics: bool = False
 
@@ -405,15 +369,14 @@ class Serve(Limits, Loading):
             if importlib.util.find_spec(name) is None:
                 raise UserError(f"serve: {name} is not installed; pip install 'empathy-judge[serve]'")
         from ..models.hub import require_judge
-        from ..serving.settings import listen, read_settings, return_memory
 
         # glibc gives each thread a heap of its own; this must be said before there are any
         return_memory()
         folder = Path(self.judge)
-        limits = {limit.name: getattr(self, limit.name) for limit in fields(Limits) if limit.name != "kept_bytes"}
-        settings = read_settings(
-            name=folder.resolve().name, host=self.host, allowed_hosts=tuple(self.allowed_hosts), windows=self.windows,
-            open_metrics=self.open_metrics, **limits,
+        limits = {limit.name: getattr(self, limit.name) for limit in fields(Limits)}
+        settings = ServiceSettings(
+            name=folder.resolve().name, windows=self.windows, token=read_token(), open_metrics=self.open_metrics,
+            host=self.host, allowed_hosts=self.allowed_hosts, **limits,
         )  # fmt: skip
         require_judge(folder, self.backbone)
         listener = listen(self.host, self.port)

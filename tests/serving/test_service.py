@@ -1,4 +1,4 @@
-"""Who waits, for how long, and who is refused: queue, work, and the judge while it is loaded."""
+"""Who waits, for how long, and who is refused: queue, work, what was scored already, the judge while it is loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from empathy_judge.data_modules.errors import AudioError, TextError, UserError
 from empathy_judge.serving.records import JsonLines
 
 from ..conftest import until
-from .services import FakeScorer, InProcess, counter, error_of, in_process, wav
+from .services import FakeScorer, InProcess, counter, error_of, in_process, numbers, reward, wav
 
 QUEUE = "empathy_judge_queue_pairs"
 
@@ -107,25 +107,11 @@ def test_a_full_queue_refuses_and_loses_nobody(scorer):
         assert statuses(own.release()) == {200}
         assert own.service.score(wav()).status_code == 200
         # more responses than there are places are refused as a whole, and not to ask again
-        reason = "the pairs are as much work as 4 short ones, and at most 3 may wait; expected fewer responses"
         status, code, message = error_of(own.service.score(*[wav()] * 4, path="/v1/rank"))
-        assert (status, code) == (422, "invalid")
-        assert message == f"{reason}, shorter clips, or serve --max-queue 4"
+        assert (status, code) == (422, "bad_audio")
+        assert message == "the responses make 4 windows of 10 s; expected at most 3"
         assert counter(own.service, 'empathy_judge_refused_total{code="busy"}') == 1
     assert len(scorer.heard) == 5
-
-
-def test_long_pairs_are_refused_while_much_waits_and_leave_time_for_short_ones(scorer):
-    scorer.windows = True
-    with crowd(scorer) as own:
-        for waiting in (1, 2):
-            own.send(wav(0.1, 85.0), waiting=waiting)
-        refused = own.service.score(wav(0.1, 85.0))
-        # 2 x 9 windows of half a second each; with 25 s of grace long pairs wait for 6.25 s at most, others for 12.5 s
-        assert error_of(refused) == (429, "busy", "too many requests wait; ask again in 9 s")
-        assert refused.headers["retry-after"] == "9"
-        own.send(wav(), waiting=3)
-        assert statuses(own.release()) == {200}
 
 
 def test_what_is_not_scored_in_time_is_answered_and_dropped(scorer):
@@ -176,23 +162,42 @@ def test_work_of_a_request_is_bounded(scorer):
     ]
 
 
-def test_pairs_of_many_windows_are_scored_alone(scorer):
-    """A context of 21 s and a response of 15 s are 3 x 2 windows: as much work as six pairs."""
+def test_a_limit_beyond_what_the_judge_hears_is_refused():
+    with (
+        pytest.raises(UserError, match=r"--max-seconds 20; expected at most 10"),
+        in_process(FakeScorer(), max_seconds=20.0),
+    ):
+        pass
+    scorer = FakeScorer()
     scorer.windows = True
-    with crowd(scorer) as own:
-        for waiting in range(1, 4):
-            own.send(wav(0.1, 15.0), waiting=waiting, context=[wav(0.1, 21.0)])
-        for waiting in range(4, 7):
-            own.send(wav(0.1, 21.0), waiting=waiting)  # three windows each
-        assert statuses(own.release()) == {200}
-        assert own.service.score(wav(0.1, 45.0), context=[wav(0.1, 35.0)]).status_code == 200
-    assert scorer.sizes() == [1, 1, 1, 1, 3, 1]
+    with in_process(scorer) as service:
+        assert service("GET", "/v1/judge").json()["max_seconds"] == 100.0
+        assert service.score(wav(0.5, 20.0, rate=8000)).status_code == 200
 
 
-def test_a_pair_of_few_long_windows_is_scored_alone(scorer):
-    scorer.windows, scorer.max_seconds = True, 30.0
-    with crowd(scorer) as own:
-        for waiting, seconds in enumerate((0.5, 65.0, 0.5, 65.0), start=1):
-            own.send(wav(0.1, seconds), waiting=waiting)
-        assert statuses(own.release()) == {200}
-    assert sorted(scorer.sizes()) == [1, 1, 1, 2]  # with the trial that held them up
+def test_what_is_sent_twice_is_heard_once(scorer):
+    """In one request, after one another, and while the first request waits; and whoever hangs up takes nothing away."""
+    with in_process(scorer) as service, ThreadPoolExecutor() as pool:
+        assert numbers(reward(service, wav(0.5), wav(0.25), wav(0.5))) == pytest.approx([0.5, 0.25, 0.5], abs=1e-3)
+        assert len(scorer.heard) == 2
+        scorer.open.clear()
+        first = pool.submit(reward, service, wav(0.75), wav(0.5))
+        until(lambda: len(scorer.heard) == 3)
+        second = pool.submit(reward, service, wav(0.75), wav(0.125))
+        with pytest.raises(TimeoutError):
+            second.result(0.2)
+        scorer.open.set()
+        assert numbers(first.result(20)) == pytest.approx([0.75, 0.5], abs=1e-3)
+        assert numbers(second.result(20)) == pytest.approx([0.75, 0.125], abs=1e-3)
+    assert len(scorer.heard) == 4
+
+
+def test_what_failed_is_asked_again(scorer):
+    with in_process(scorer) as service:
+        scorer.fails = lambda pair: AudioError("too long for the memory", "too large for the memory")
+        failed = reward(service, wav(0.5)).json()["rewards"][0]
+        scorer.fails = lambda pair: RuntimeError("a bug")
+        assert reward(service, wav(0.5)).status_code == 500
+        scorer.fails = lambda pair: None
+        assert numbers(reward(service, wav(0.5))) == [pytest.approx(0.5, abs=1e-3)]
+    assert (failed["reward"], failed["reason"]["code"]) == (None, "too large for the memory")

@@ -1,22 +1,18 @@
-"""The command: its one-line errors, and the real program on a real judge, stopped in the middle of its work."""
+"""What is refused at the start: limits, a token, an address; and memory that goes back to the system."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.serving.settings import TOKEN_VARIABLE, listen, read_settings
+from empathy_judge.serving.settings import TOKEN_VARIABLE, ServiceSettings, listen, read_token
 
 from ..conftest import failed
-
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "service.py"
 
 PROGRAM = """
 import ctypes, sys
@@ -52,13 +48,14 @@ def test_what_is_not_installed_is_named(missing, monkeypatch, capsys):
     ("option", "value"),
     [
         ("--max-seconds", "0"), ("--max-seconds", "0.01"), ("--decode-seconds", "0"), ("--body-seconds", "0"),
-        ("--idle-seconds", "0"), ("--request-seconds", "0"), ("--max-wait", "3600"), ("--max-bytes", "1"),
+        ("--idle-seconds", "0"), ("--request-seconds", "0"), ("--max-bytes", "1"),
         ("--concurrency", "1000000"), ("--decoders", "1000000"),
     ],
 )  # fmt: skip
 def test_limits_that_make_no_sense_are_refused_at_start(option, value, capsys):
-    line = failed(capsys, "serve", "judge", option, value)
-    assert re.fullmatch(rf"error: {option} {value}(\.0)?: expected (greater|less) than .*\d", line)
+    assert re.search(
+        rf"{option}: '{value}': expected .* from \S+ to \d+", failed(capsys, "serve", "judge", option, value)
+    )
 
 
 @pytest.mark.parametrize("token", ["", "   ", "\t", "geheimn\u00fcsse", "\u5bc6", "a\nb"])
@@ -71,11 +68,10 @@ def test_a_token_that_nobody_can_send_is_refused_at_start(token, monkeypatch, ca
 
 def test_a_token_is_read_without_blanks_around_it(monkeypatch):
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
-    assert read_settings().token is None
+    assert read_token() is None
     monkeypatch.setenv(TOKEN_VARIABLE, " open sesame\n")
-    settings = read_settings(max_queue=3)
-    assert (settings.token, settings.max_queue) == ("open sesame", 3)
-    assert "sesame" not in repr(settings)
+    assert read_token() == "open sesame"
+    assert "sesame" not in repr(ServiceSettings(token="open sesame"))
 
 
 @pytest.mark.parametrize("host", ["a" * 64, "judge..example"])
@@ -98,19 +94,6 @@ def test_what_stands_in_the_way_is_said_before_anything_is_loaded(tmp_path, judg
             )  # fmt: skip
             assert re.fullmatch(f"error: {expected}", done.stderr)
             assert done.stdout == "False False\n"
-
-
-@pytest.mark.long
-def test_under_load_nothing_is_lost_and_everything_is_answered_as_it_should(judge_folder):
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARK), str(judge_folder), "--seconds", "12", "--clients", "24"],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    found = json.loads(done.stdout)
-    assert found["problems"] == {"unexpected": {}, "bugs": 0, "lost": 0, "exit_code": 0}
-    assert found["let_in"] > 100
-    assert found["after_sigterm"].get("503", 0) > 0
-    assert found["statuses"]["good"]["200"] > 50
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
