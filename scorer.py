@@ -19,9 +19,8 @@ from .data_modules.schema import Pair
 from .models.artifact import LoadedJudge
 from .models.assessment import Assessment, Ranked, Scale, Score, cautions, in_order, label
 from .models.calibration import DEFAULT_LEVEL, LEVELS, preference, uncalibrated
-from .models.clip_encoder import KEPT_BYTES
 from .models.disk_store import DiskStore
-from .models.scoring import Predictor, ScoredPair, load_to_score
+from .models.scoring import KEPT_BYTES, Predictor, ScoredPair, load_to_score
 from .models.settings import Quantization
 from .models.three_way import BesideNext, Preference
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from empathy_judge.models.clip_encoder import AutoBatch, batches_for, lost_device
+from empathy_judge.models.scoring import AutoBatch, batches_for, lost_device
 
 
 def run(batches: AutoBatch, items: list[int], fails=lambda batch: None) -> tuple[list[int | None], list[list[int]]]:
