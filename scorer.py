@@ -20,6 +20,7 @@ from .models.artifact import LoadedJudge
 from .models.assessment import Assessment, Ranked, Scale, Score, cautions, in_order, label
 from .models.calibration import DEFAULT_LEVEL, LEVELS, preference, uncalibrated
 from .models.disk_store import DiskStore
+from .models.score_table import Column, score_columns
 from .models.scoring import KEPT_BYTES, Predictor, ScoredPair, load_to_score
 from .models.settings import Quantization
 from .models.three_way import BesideNext, Preference
@@ -286,6 +287,11 @@ class Scorer:
                 estimate = preference(model, response.found.scores[by[0]], following.found.scores[by[0]])
                 results[position] = None if estimate is None else model.beside(estimate, max_error)
         return results
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of a table of its scores."""
+        return score_columns([dimension.name for dimension in self.dimensions], self.calibration)
 
     async def score_async(self, context, response, *, situation=None):
         """`score` in a thread, while the event loop goes on."""

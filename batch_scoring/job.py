@@ -17,8 +17,9 @@ from ..core.version import __version__
 from ..data_modules.errors import AudioError, UserError, shown
 from ..data_modules.folders import check_writable, file_hash, replace_file
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
+from ..models.score_table import Column, Value, row_columns
 from .manifest import SUFFIXES, Manifest, Row, RowReader
-from .scores import Column, ScoredRow, Value, in_windows, row_columns, write_scores
+from .scores import ScoredRow, in_windows, write_scores
 
 if TYPE_CHECKING:
     from ..scorer import Scorer

@@ -22,7 +22,7 @@ from ..data_modules.errors import ASKED_TO_STOP, AudioError, UserError, as_user_
 from ..data_modules.parallel import Launch, available_cores, end_with_parent
 from .job import Chunk, Parts, audio_mark
 from .manifest import Manifest, Row
-from .scores import ScoredRow, score_columns, score_rows
+from .scores import ScoredRow, score_rows
 
 if TYPE_CHECKING:  # torch: the process that starts workers needs none
     from ..scorer import Scorer
@@ -192,7 +192,6 @@ class Worker:
         started in its place when it dies (None = its rank)."""
         self._parts, self._scorer, self._rank, self._world = parts, scorer, rank, world
         self._owner = owner or str(rank)
-        self._columns = score_columns(scorer)
         self._manifest = Manifest(parts.job.manifest)
         self._reader = parts.job.reader()
 
@@ -238,7 +237,7 @@ class Worker:
                     last_look = time.monotonic()
                     if self._is_done(chunk):
                         return tries.end()
-            self._parts.write(chunk, self._columns, [results[number] for number in range(chunk.rows)], audio)
+            self._parts.write(chunk, self._scorer.columns, [results[number] for number in range(chunk.rows)], audio)
         # The last ends the job, such as a full disk: no row is to blame
         except (KeyboardInterrupt, SystemExit, UserError):
             tries.note("stop")
@@ -249,7 +248,7 @@ class Worker:
         return self._parts.path(chunk).exists() or not self._parts.under_way()
 
     def _scored(self, rows: Iterable[Row]) -> Iterator[ScoredRow]:
-        return score_rows(self._scorer, rows, self._columns, self._parts.job.level)
+        return score_rows(self._scorer, rows, self._parts.job.level)
 
     def _one_by_one(self, rows: Iterable[Row], tries: Tries) -> Iterator[ScoredRow]:
         hopeless = len(tries.culprits) > _MOST_CULPRITS

@@ -296,8 +296,7 @@ class EmpathyJudge(nn.Module):
 
     def on_device(self, inputs: Moved) -> Moved:
         """Inputs, which are built on the CPU, where the judge is."""
-        device = self.device
-        return inputs if device.type == "cpu" else inputs.to(device)
+        return inputs if self.device.type == "cpu" else inputs.to(self.device)
 
     @torch.no_grad()
     def encode_clips(self, clips: Sequence[Sequence[np.ndarray]]) -> list[EncodedClip]:

@@ -19,9 +19,10 @@ from empathy_judge.data_modules.audio import AudioSource, Clip, decode
 from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
 from empathy_judge.eval.checks import CHECKS
-from empathy_judge.eval.judges import ABSTAINED, INTERVAL_COLUMNS, score_table
+from empathy_judge.eval.judges import INTERVAL_COLUMNS, score_table
 from empathy_judge.eval.report.dimension import CheckReport
 from empathy_judge.eval.statistics.agreement import Statistic
+from empathy_judge.models.score_table import ABSTAINED
 from rich.console import Console
 
 RATE = 8000
