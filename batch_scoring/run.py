@@ -135,11 +135,6 @@ def score_manifest(
 def _begin(parts: Parts, claim: Claim, launch: Launch, restart: bool, overwrite: bool, again: bool) -> Summary | None:
     """Plan the job if it is not planned yet; returns its summary if there is nothing to do."""
     job, manifest = parts.job, Manifest(parts.job.manifest)
-    claim.check(restart)
-    # The plan stays: a process at work on the same job does it again
-    if restart:
-        for path in parts.entries():
-            path.unlink(missing_ok=True)
     plan = parts.begun()
     # Nothing of this job is under way: the manifest is read once before the plan says how many rows it has
     if plan is None or plan["identity"] != parts.identity:
