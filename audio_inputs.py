@@ -117,7 +117,7 @@ def pairs_of(
     """One pair or many, as `Scorer.score` takes them, and whether responses were given as a list. What is no list holds
     for all responses, and is read once.
 
-    All are looked at before any is heard.
+    All are checked before any is decoded.
 
     Raises:
         UserError: If lists differ in length, there is one response and a list of something else, or one is no clip or

@@ -70,7 +70,7 @@ def _start() -> None:
     """
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     stderr = os.dup(2)
-    # The core says, outside Python's logging, that it was told to be silent
+    # The core says, outside Python's logging, that it was asked to be silent
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), 2)
     try:

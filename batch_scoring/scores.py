@@ -43,7 +43,7 @@ def score_rows(scorer: Scorer, rows: Iterable[Row], level: float | None = None) 
     judge (None = the usual one)."""
     from ..models.calibration import DEFAULT_LEVEL
 
-    # Scores come some batches after their rows: the rows between are kept here
+    # Scores come some batches after their rows: `tee` holds the rows between
     rows, copies = itertools.tee(rows)
     assessments = scorer.assess_pairs((row.pair for row in copies), DEFAULT_LEVEL if level is None else level)
     return map(functools.partial(_scored, scorer.columns), rows, assessments)

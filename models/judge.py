@@ -146,7 +146,7 @@ class EmpathyJudge(nn.Module):
         return self.predict(inputs).score
 
     def predict(self, inputs: Inputs) -> Prediction:
-        """Scores and what the head knows beside them `(pairs, dimensions)`, float32."""
+        """Scores and what else the head knows of them `(pairs, dimensions)`, float32."""
         return self.head(self.pooled(inputs))
 
     def pooled(self, inputs: Inputs) -> Tensor:

@@ -31,7 +31,7 @@ from .judge import MOST_WINDOWS, EmpathyJudge, EncodedClip, known_by
 from .settings import LongClips, Quantization
 
 KEPT_BYTES = 512 * 2**20
-"""Bytes of audio states that are kept in memory by default."""
+"""Bytes of audio states that stay in memory by default."""
 SPREAD = "auto"
 """Device name of a judge that is spread over all GPUs, then main memory."""
 _SORTED_BATCHES = 4
@@ -78,7 +78,7 @@ class Predictor:
     Attributes:
         judge: The judge, on its device.
         batch_size: Most pairs per forward pass.
-        windows: Whether clips that are longer than the backbone hears are heard in windows.
+        windows: Whether clips that are longer than the backbone reads at once are read in windows.
         long_clips: The same as a policy (`JudgeSettings.long_clips`).
     """
 
@@ -96,11 +96,11 @@ class Predictor:
         Args:
             judge: In evaluation mode, on the device where it shall run.
             batch_size: Most pairs per forward pass; scores do not depend on it. Where memory runs out, it is reduced.
-            store: Where audio states are kept beyond this run, and shared with training; not used by a judge whose
+            store: Where audio states stay beyond this run, shared with training; not used by a judge whose
                 audio tower was trained.
             measures: Whether clips are measured too (`clip_facts`), for warnings.
-            kept_bytes: Bytes of audio states that are kept in memory, for clips that come again.
-            windows: Whether clips above the maximum audio length are heard in windows (`JudgeSettings.long_clips`);
+            kept_bytes: Bytes of audio states that stay in memory, for clips that come again.
+            windows: Whether clips above the maximum audio length are read in windows (`JudgeSettings.long_clips`);
                 False = they are refused.
         """
         self.judge, self.batch_size, self.windows = judge, batch_size, windows
