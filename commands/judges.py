@@ -127,13 +127,13 @@ class Score(Printing, Loading):
     def _score_pair(self, context: str, response: str) -> int:
         """Print the scores of a pair."""
         scorer = self._open()
-        from ..batch_scoring.scores import flat_scores, score_columns
         from ..models.calibration import DEFAULT_LEVEL
+        from ..models.score_table import flat_scores
 
         level = self.level or DEFAULT_LEVEL
         assessment = scorer.assess(_context(context), response, situation=self.situation, level=level)
         if self.json:
-            print(json.dumps(flat_scores(assessment, score_columns(scorer)), allow_nan=False))
+            print(json.dumps(flat_scores(assessment, scorer.columns), allow_nan=False))
             return DONE
         for dimension in scorer.dimensions:
             scale = f"({dimension.minimum:g} to {dimension.maximum:g})"

@@ -16,6 +16,7 @@ from ..data_modules.errors import AudioError
 from ..data_modules.parallel import map_threads
 from ..data_modules.ratings import Dimension
 from ..data_modules.schema import Pair, PairDataset
+from ..models.score_table import ABSTAINED
 from ..models.three_way import (
     MAX_ERRORS,
     PreferenceModel,
@@ -28,7 +29,7 @@ from ..models.three_way import (
 from .checks import Check
 from .frame import Judged
 from .judge_report import distribution, judge_report
-from .judges import ABSTAINED, INTERVAL_COLUMNS
+from .judges import INTERVAL_COLUMNS
 from .report.dimension import (
     CheckReport,
     Coverage,

@@ -17,6 +17,7 @@ from ..core.version import __version__
 from ..data_modules.audit import COLUMNS, known_columns, read_column, tag_columns
 from ..data_modules.errors import DataError, UserError, counted, shown
 from ..data_modules.schema import Dimension, Pair, PairDataset
+from ..models.score_table import ABSTAINED, WINDOWS
 from .checks import DEFAULT_CHECKS, Check, choose
 from .checks.pairs import group_of
 from .dimension_report import (
@@ -29,7 +30,7 @@ from .dimension_report import (
     slice_report,
 )
 from .frame import Frame, clusters_by
-from .judges import ABSTAINED, INTERVAL_COLUMNS, WINDOWS, Judge, check_score_table, score_table
+from .judges import INTERVAL_COLUMNS, Judge, check_score_table, score_table
 from .judges.opening import AnyJudge, open_judges
 from .listening import VOICE_CHECK, WORDS_CHECK, voice_and_words
 from .measurement import Measurement, takes

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from ..data_modules.schema import Pair
 from .backbones.inputs import Inputs
-from .clip_encoder import KEPT_BYTES, ClipEncoder
 from .closed_form import EXACT, FOLDS, LANDMARKS, WIDTHS, FeatureBatch, Solution, fit
 from .disk_store import DiskStore
 from .heads import Head, Prediction, build_head
 from .judge import EmpathyJudge
+from .scoring import Predictor
 from .settings import JudgeSettings
 
 _BATCH = 16  # pairs that the backbone reads at once
@@ -165,14 +165,14 @@ class ClipReader:
     def __init__(self, judge: EmpathyJudge, store: DiskStore | None = None) -> None:
         """See `Predictor` for the arguments."""
         self.judge = judge
-        self._encoder = ClipEncoder(judge, _BATCH, store, False, KEPT_BYTES, "window")
+        self._encoder = Predictor(judge, _BATCH, store)
 
     def inputs(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], Inputs]]:
         """Pairs whose audio can be used, in batches, and what the judge reads of them, on its device."""
         for start in range(0, len(pairs), _BATCH):
             batch = pairs[start : start + _BATCH]
             clips = dict.fromkeys(chain.from_iterable(pair.clips for pair in batch))
-            states, _, failed = self._encoder.encode(clips, None)
+            states, _, failed = self._encoder.encode(clips)
             usable = [pair for pair in batch if failed.keys().isdisjoint(pair.clips)]
             if usable:
                 yield usable, self.judge.build_inputs(usable, states).to(self.judge.device)

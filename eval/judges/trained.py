@@ -14,11 +14,12 @@ from ...data_modules.parallel import progress
 from ...data_modules.schema import Pair
 from ...models.calibration import Calibration, uncalibrated
 from ...models.disk_store import DiskStore
+from ...models.score_table import ABSTAINED, OK, WINDOWS
 from ...models.scoring import Predictor, load_to_score
 from ...models.weight_files import weights_hash
 from ...scorer import Scorer
 from ..measurement import Loading
-from . import ABSTAINED, INTERVAL_COLUMNS, OK, WINDOWS, score_table
+from . import INTERVAL_COLUMNS, score_table
 
 
 class TrainedJudge:

@@ -23,10 +23,11 @@ from empathy_judge.data_modules.writing import write_dataset, write_splits
 from empathy_judge.eval.checks import CHECKS
 from empathy_judge.eval.evaluate import Results, evaluate
 from empathy_judge.eval.inspection import inspection_facts
-from empathy_judge.eval.judges import ABSTAINED, INTERVAL_COLUMNS, score_table
+from empathy_judge.eval.judges import INTERVAL_COLUMNS, score_table
 from empathy_judge.eval.pages.inspection import write_inspection_page
 from empathy_judge.eval.report.dimension import CheckReport
 from empathy_judge.eval.statistics.agreement import Statistic
+from empathy_judge.models.score_table import ABSTAINED
 from rich.console import Console
 
 from ..conftest import encoded, tone

@@ -24,7 +24,6 @@ from empathy_judge.models.ensemble import write_ensemble
 from empathy_judge.models.export.check import synthetic_set
 from empathy_judge.models.export.write import write_whole
 from empathy_judge.models.judge_calibration import store_calibration
-from empathy_judge.models.scoring import choose_device
 from empathy_judge.models.settings import HeadInputSettings
 from empathy_judge.models.weight_files import weights_hash
 
@@ -171,33 +170,6 @@ def test_a_description_that_is_nested_too_deep_is_refused_in_one_line(depth, ope
     with pytest.raises(UserError, match=r"judge.json: ") as found:
         artifact.load_any(folder)
     assert len(str(found.value)) < 400
-
-
-@pytest.mark.parametrize("name", ["meta", "cpu:99x", "tpu", ""])
-def test_a_device_that_holds_no_values_is_refused(name):
-    if not name:
-        assert choose_device(name).type in ("cpu", "cuda")
-        return
-    with pytest.raises(UserError, match=f"device '{name}': expected auto, cpu, or cuda where a GPU is usable"):
-        choose_device(name)
-
-
-@pytest.mark.parametrize(
-    ("variables", "device"),
-    [({}, "cuda"), ({"RANK": "13", "WORLD_SIZE": "16", "LOCAL_RANK": "5"}, "cuda:5"),
-     ({"SLURM_PROCID": "9", "SLURM_STEP_NUM_TASKS": "16", "SLURM_LOCALID": "1"}, "cuda:1"),
-     ({"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "9"}, "cuda:1")],
-)  # fmt: skip
-def test_processes_of_a_launcher_do_not_all_take_the_first_gpu(variables, device, monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_STEP_NUM_TASKS"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)  # there is no GPU to try
-    assert choose_device(None) == torch.device(device)
-    assert choose_device("cuda:0") == torch.device("cuda:0")
 
 
 @pytest.mark.parametrize(

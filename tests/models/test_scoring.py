@@ -1,4 +1,4 @@
-"""How many items are computed at once."""
+"""How many items are computed at once, and on which device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from empathy_judge.models.clip_encoder import AutoBatch, batches_for, lost_device
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.models.scoring import AutoBatch, batches_for, choose_device, lost_device
 
 
 def run(batches: AutoBatch, items: list[int], fails=lambda batch: None) -> tuple[list[int | None], list[list[int]]]:
@@ -113,3 +114,30 @@ def test_other_errors_are_no_matter_of_memory(error):
 
 def test_a_device_without_memory_is_not_lost():
     assert not lost_device(accelerator_error(2))
+
+
+@pytest.mark.parametrize("name", ["meta", "cpu:99x", "tpu", ""])
+def test_a_device_that_holds_no_values_is_refused(name):
+    if not name:
+        assert choose_device(name).type in ("cpu", "cuda")
+        return
+    with pytest.raises(UserError, match=f"device '{name}': expected auto, cpu, or cuda where a GPU is usable"):
+        choose_device(name)
+
+
+@pytest.mark.parametrize(
+    ("variables", "device"),
+    [({}, "cuda"), ({"RANK": "13", "WORLD_SIZE": "16", "LOCAL_RANK": "5"}, "cuda:5"),
+     ({"SLURM_PROCID": "9", "SLURM_STEP_NUM_TASKS": "16", "SLURM_LOCALID": "1"}, "cuda:1"),
+     ({"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "9"}, "cuda:1")],
+)  # fmt: skip
+def test_processes_of_a_launcher_do_not_all_take_the_first_gpu(variables, device, monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)  # there is no GPU to try
+    assert choose_device(None) == torch.device(device)
+    assert choose_device("cuda:0") == torch.device("cuda:0")
