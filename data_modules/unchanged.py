@@ -15,9 +15,9 @@ from pathlib import Path
 
 from .errors import DataError, counted, names_shown
 from .folders import file_hash
-from .measuring import KeptResult, all_kept, keep
 from .parallel import map_threads
 from .schema import PairDataset
+from .stored_results import StoredResult, read_results, store_result
 
 CHECKED_FILE = ".checked-1.json"
 """In the dataset folder or the user's cache: the files that had the content of the import, and their `State` then."""
@@ -32,7 +32,7 @@ State = tuple[str, int, int, int]
 file over another may copy the first of the times, but not the second."""
 
 
-class _Checked(KeptResult):
+class _Checked(StoredResult):
     files: dict[str, State]  # by path, relative to the folder if it is in it
 
 
@@ -56,7 +56,7 @@ def check_unchanged(dataset: PairDataset) -> None:
     if not expected:
         return
     states, known = _states(expected), dict[str, State]()
-    for stored in all_kept(dataset, CHECKED_FILE, _Checked):
+    for stored in read_results(dataset, CHECKED_FILE, _Checked):
         known |= stored.files
     unknown = [path for path, state in states.items() if known.get(path.removeprefix(folder)) != state]
     if not unknown and not changed:
@@ -71,7 +71,7 @@ def check_unchanged(dataset: PairDataset) -> None:
             changed.add(path.removeprefix(folder))
         elif max(states[path][2:]) < latest:
             known[path.removeprefix(folder)] = states[path]
-    keep(dataset, CHECKED_FILE, _Checked(content_hash=dataset.card.content_hash, files=known))
+    store_result(dataset, CHECKED_FILE, _Checked(content_hash=dataset.card.content_hash, files=known))
     if changed:
         more = f" and {len(changed) - _SHOWN:,} more" if len(changed) > _SHOWN else ""
         clips = counted(len(changed), "clip is not what was imported", "clips are not what was imported")

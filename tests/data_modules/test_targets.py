@@ -8,18 +8,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.data_modules.datamodule import PairDataModule
 from empathy_judge.data_modules.errors import DataError
-from empathy_judge.data_modules.items import RatedPairs
 from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset
-from empathy_judge.data_modules.settings import DataSettings
 from empathy_judge.data_modules.targets import (
     fit_rater_model,
     item_weights,
     training_targets,
     variance_components,
 )
+from empathy_judge.data_modules.training_items import RatedPairs
 
 NAN = float("nan")
 
@@ -194,21 +192,6 @@ def test_pairs_nobody_rated_and_dimensions_without_ratings_stay_undefined():
     empty = dataclasses.replace(made, ratings=made.ratings.iloc[:0])
     assert np.isnan(training_targets(empty, "bias_corrected").scores).all()
     assert training_targets(empty, "single").scores.shape == (0, 2)
-
-
-@pytest.mark.parametrize("target", ["mean", "bias_corrected", "single"])
-def test_training_takes_the_target_and_validation_the_plain_mean(target, dataset_folder):
-    data = PairDataModule(DataSettings(str(dataset_folder), target=target))
-    data.setup("fit")
-    validation = data.dataset.subset("validation")
-    assert data.validation.scores.numpy() == pytest.approx(validation.mean_scores().to_numpy(np.float32))
-    train = data.dataset.subset("train")
-    assert data.train.scores.numpy() == pytest.approx(training_targets(train, target).scores, abs=1e-6)
-    plain = train.mean_scores().to_numpy(np.float32)
-    assert (data.train.scores.shape == plain.shape) == (target != "single")
-    assert len(data.train) == (30 if target == "single" else 12)
-    if target == "bias_corrected":  # the third rater, half a point above the second, rated every other pair only
-        assert np.abs(data.train.scores[:, 1].numpy() - plain[:, 1]).max() > 0.1
 
 
 def test_weights_by_hand():

@@ -10,8 +10,8 @@ import pytest
 import torch
 import yaml
 from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.items import RatedPairs
 from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset
+from empathy_judge.data_modules.training_items import RatedPairs
 from empathy_judge.models.heads import Prediction
 from empathy_judge.train import validation_pictures
 from empathy_judge.train.run import train
