@@ -228,7 +228,7 @@ def naive_turns(bench: Bench) -> Iterator[TimedTurn]:
     """The naive loop, a turn at a time."""
     before = torch.cuda.memory_allocated(bench.device) if bench.device.type == "cuda" else 0
     rater = bench.naive()
-    # beside what the naive model holds: our adapter with its moments, and what training keeps
+    # in addition to what the naive model holds: our adapter with its moments, and what training stores
     shared = sum(weight.nbytes for name, weight in bench.judge.network.named_parameters() if "lora_" not in name)
     others = max(0, before - shared)
     options, optimizer = bench.options, rater.optimizer()

@@ -148,6 +148,7 @@ def _measures_file(dataset: PairDataset) -> Iterator[tuple[dict[str, ClipMeasure
     with ExitStack() as opened:
         file: IO[bytes] = io.BytesIO()  # on a full disk the measures are lost, not the call
         with suppress(OSError):
+            # without a buffer: a call that is killed has stored what it measured
             file = opened.enter_context(path.open("ab", buffering=0))
             file.write(b"\n")  # ends a line that a kill cut off
         yield known, file

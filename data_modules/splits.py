@@ -58,7 +58,7 @@ def split_dataset(
 
     Pairs that share a value of any column in `by` form a component (transitively: A and B share the speaker, B and
     C the group) and stay together. Components are assigned by `assign`, by their mean score: every
-    dimension is scaled to its range and turned so that high is good.
+    dimension is scaled to its range, and reversed where low is good.
 
     Audio that may not be in two splits by the rule of `audit` keeps groups together, too. Where `by` leaves out
     ``group_id``, groups may cross, and the audit lists them; components are then few and large, two systems that share
@@ -226,7 +226,8 @@ def _write(dataset: PairDataset, splits: Mapping[int, str], request: Mapping[str
 
     def write(temporary: Path) -> None:
         temporary.write_text(yaml.safe_dump(facts, sort_keys=False, allow_unicode=True), encoding="utf-8")
-        write_splits(root, new_splits)  # before split.yaml is replaced: both files have to be of the same split
+        # before split.yaml is replaced: on a full disk both files stay of the same split
+        write_splits(root, new_splits)
 
     root = dataset.root
     with system_errors(root, "written"):
@@ -281,6 +282,7 @@ def assign(
     rng = np.random.default_rng(seed)
     if scores is None:
         return _assign_once([range(len(sizes))], sizes, fractions, rng)
+    # one trial may end far off where components are few and large; with very many each is even, and takes long
     trials = max(1, min(_MOST_TRIALS, _MOST_ASSIGNED // max(len(sizes), 1)))
     rated = [number for number in np.argsort(scores, kind="stable").tolist() if not math.isnan(scores[number])]
     strata = [stratum.tolist() for stratum in np.array_split(np.array(rated, int), 3)]

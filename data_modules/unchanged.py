@@ -40,15 +40,15 @@ def check_unchanged(dataset: PairDataset) -> None:
     """Check that the files of all clips have the content that was imported.
 
     A file is read and hashed the first time, and where its size or a time is another than when it was last hashed, as
-    after a copy. The results are kept beside the dataset or, where that may not be written, in the user's cache; the
-    dataset itself is not changed. Files that cannot be read are passed over: whoever needs the clip names it.
+    after a copy. The results are stored in the dataset folder or, where that may not be written, in the user's cache;
+    the dataset itself is not changed. Files that cannot be read are passed over: whoever needs the clip names it.
 
     Raises:
         DataError: If some have another content; it says how many, and names the first.
     """
     folder = f"{Path(dataset.root).resolve()}{os.sep}" if isinstance(dataset.root, Path) else ""
     expected: dict[str, str] = {}  # a file and its hash
-    changed = set[str]()  # what stands for clips that were different: by a link, whose end a path is
+    changed = set[str]()  # files that stand for clips of different content: paths are those of the ends of links
     for pair in dataset.pairs:
         for clip, sha256 in zip(pair.clips, dataset.fingerprints.get(pair.pair_id, ()), strict=False):
             if isinstance(clip, Path) and expected.setdefault(str(clip), sha256) != sha256:
@@ -95,6 +95,7 @@ def _states(expected: dict[str, str]) -> dict[str, State]:
             answers.append((path, (expected[path], facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)))
         return answers
 
+    # in parts, since a future for each of a million local files would take longer than asking the system
     paths = list(expected)
     parts = [paths[start : start + _ASKED_TOGETHER] for start in range(0, len(paths), _ASKED_TOGETHER)]
     with ThreadPoolExecutor(min(_ASKING, len(parts))) as pool:

@@ -103,10 +103,8 @@ def test_panels_without_a_common_item_are_corrected_each_by_itself_and_said():
     scores[3:, 2:] = np.array([[4.0, NAN], [4, 5], [NAN, 5]])
     targets = training_targets(dataset({"d": scores}), "bias_corrected")
     assert targets.scores[:, 0] == pytest.approx([2.5, 2.5, 2.5, 4.5, 4.5, 4.5])
-    assert targets.notes == (
-        "d, bias_corrected: the raters fall into 2 panels without a common item; biases are corrected within each, "
-        "differences between panels stay",
-    )
+    (note,) = targets.notes
+    assert "2 panels without a common item" in note
 
 
 def test_on_a_complete_panel_corrected_biases_change_nothing():
@@ -125,9 +123,8 @@ def test_what_leaves_the_scale_stands_at_its_end_and_is_counted():
     targets = training_targets(dataset({"d": scores}), "bias_corrected")
     assert targets.scores[~outside, 0] == pytest.approx(free[~outside])
     assert set(targets.scores[outside, 0]) <= {1.0, 5.0}
-    assert targets.notes == (
-        f"d, bias_corrected: {outside.sum()} of {len(free)} targets left the scale 1 to 5 and stand at its end",
-    )
+    (note,) = targets.notes
+    assert f"{outside.sum()} of {len(free)} targets left the scale 1 to 5" in note
 
 
 def test_single_ratings_are_one_item_per_pair_and_rater():
@@ -243,10 +240,7 @@ def test_targets_and_items_carry_weights():
     for target in ("mean", "bias_corrected"):
         found = training_targets(made, target, "reliability")
         assert found.weights == pytest.approx(np.stack([by_hand, [0, 1, 0, 0]], axis=1))
-        assert found.notes[-1] == (
-            "weights, b: no reliability without an item that has two raters, and another item; all ratings weigh the "
-            "same"
-        )
+        assert found.notes[-1].startswith("weights, b: no reliability without an item that has two raters")
         assert training_targets(made, target).weights.tolist() == [[1, 0], [1, 1], [0, 0], [1, 0]]
     single = training_targets(made, "single", "reliability").weights
     assert single.tolist() == [[1, 0], [1, 0], [1, 1], [1, 0]]  # one rating each: none is more reliable
