@@ -242,7 +242,7 @@ def naive_turns(bench: Bench) -> Iterator[TimedTurn]:
 
 
 def step(bench: Bench, way: str, values: dict[str, str]) -> dict[str, Any]:
-    """Run `train` with these values until all rounds are measured, beside fixed batches the naive loop after each."""
+    """Run `train` with these values until all rounds are measured; with fixed batches, the naive loop after each."""
     if way != RECIPE:
         # by tokens: as many as in a batch of the longest pairs, which fits by the dry run
         limit = str(bench.batch * bench.predicted[False].tokens)

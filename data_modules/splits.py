@@ -95,14 +95,12 @@ def split_dataset(
     _check_fractions(fractions)
     if held_out:
         _check_hold_out(held_out, by, fractions, dataset)
-    held_positions = {
-        position
-        for column, values in held_out.items()
-        for position, pair in enumerate(dataset.pairs)
-        if read_column(pair, column) in values
-    }
+
+    def is_held_out(part: Sequence[int]) -> bool:
+        return any(read_column(dataset.pairs[n], name) in values for n in part for name, values in held_out.items())
+
     parts = _components(dataset, by)
-    free_parts = [part for part in parts if held_positions.isdisjoint(part)]
+    free_parts = [part for part in parts if not is_held_out(part)]
     if not free_parts:
         named = ", ".join(f"{column}={value}" for column, values in held_out.items() for value in values)
         raise DataError(
@@ -111,7 +109,7 @@ def split_dataset(
         )
     shares = {name: fraction for name, fraction in fractions.items() if not held_out or name != "test"}
     splits = _assign(dataset, free_parts, shares, MAX_DEVIATION, by, seed, stratify)
-    splits.update({position: "test" for part in parts if not held_positions.isdisjoint(part) for position in part})
+    splits.update({position: "test" for part in parts if is_held_out(part) for position in part})
     request = {
         "by": list(by), "fractions": dict(fractions), "seed": seed, "stratify": stratify,
         "hold_out": {column: list(values) for column, values in held_out.items()},
