@@ -228,7 +228,7 @@ def naive_turns(bench: Bench) -> Iterator[TimedTurn]:
     """The naive loop, a turn at a time."""
     before = torch.cuda.memory_allocated(bench.device) if bench.device.type == "cuda" else 0
     rater = bench.naive()
-    # beside what the naive model holds: our adapter with its moments, and what training keeps
+    # in addition to what the naive model holds: our adapter with its moments, and what training stores
     shared = sum(weight.nbytes for name, weight in bench.judge.network.named_parameters() if "lora_" not in name)
     others = max(0, before - shared)
     options, optimizer = bench.options, rater.optimizer()
@@ -242,7 +242,7 @@ def naive_turns(bench: Bench) -> Iterator[TimedTurn]:
 
 
 def step(bench: Bench, way: str, values: dict[str, str]) -> dict[str, Any]:
-    """Run `train` with these values until all rounds are measured, beside fixed batches the naive loop after each."""
+    """Run `train` with these values until all rounds are measured; with fixed batches, the naive loop after each."""
     if way != RECIPE:
         # by tokens: as many as in a batch of the longest pairs, which fits by the dry run
         limit = str(bench.batch * bench.predicted[False].tokens)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from .audit import audit_splits, refused_kinds, split_columns
+from .clip_measures import ClipMeasures, measure_clips
 from .errors import AudioError
-from .measuring import Measured, measure_clips
 from .schema import Pair, PairDataset
 
 SILENT_DBFS = -60.0
@@ -115,7 +115,7 @@ def inspect_dataset(dataset: PairDataset, *, max_seconds: float = 30.0) -> Inspe
                     ClipProblem(kind, pair.pair_id, clip, detail) for kind, detail, applies in checks if applies
                 ]
             fingerprints[clip.partition(" ")[0]].add(fingerprint)
-    durations = {clip: result.seconds for clip, result in measured.items() if isinstance(result, Measured)}
+    durations = {clip: result.seconds for clip, result in measured.items() if isinstance(result, ClipMeasures)}
     # sorted, so that sums are always the same
     seconds = {
         kind: [durations[clip] for clip in sorted(clips) if clip in durations] for kind, clips in fingerprints.items()

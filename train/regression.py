@@ -14,10 +14,10 @@ import torch
 from torch import distributed as dist
 
 from ..data_modules.datamodule import PairDataModule
-from ..data_modules.items import directions
 from ..data_modules.parallel import say
 from ..data_modules.schema import Pair
 from ..data_modules.splits import kept_together
+from ..data_modules.training_items import directions
 from ..models.backbones.inputs import Inputs
 from ..models.closed_form import Solution, fit_preferences
 from ..models.probe import OfClips, Probe, Rated, compare_as, head_at, shuffled, standardise

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data_modules.items import ComparedPair, RatedPairs, directions
 from ..data_modules.schema import Dimension
+from ..data_modules.training_items import ComparedPair, RatedPairs, directions
 from ..eval.statistics.agreement import spearman
 from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
 from ..models.heads import Prediction

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import re
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import soundfile
-from empathy_judge.data_modules import measuring
 from empathy_judge.data_modules.inspection import ClipProblem, NumberSummary, inspect_dataset
-from empathy_judge.data_modules.measuring import DURATIONS_FILE, clip_seconds
 from empathy_judge.data_modules.ratings import PREFERENCE_COLUMNS, Dimension
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.writing import write_splits
@@ -93,34 +87,6 @@ def test_clips_that_changed_after_the_import(source):
     assert "not a sound file" in found.problems[0].detail
     assert found.seconds["context"].count == 1
     assert ClipProblem("changed", "001-0", "response", "the content is not what was imported") == found.problems[2]
-
-
-def test_a_measure_that_was_changed_on_disk_is_measured_again(source):
-    dataset = source.load()
-    before = inspect_dataset(dataset).seconds
-    notes = dataset.root / measuring.MEASURED_FILE
-    lines = notes.read_text().splitlines()
-    for spoilt in ('"seconds": 9', '"seconds": "1"', '"seconds": NaN'):
-        notes.write_text("\n".join(re.sub('"seconds": [0-9.]+', spoilt, line) for line in lines))
-        assert inspect_dataset(PairDataset.load(dataset.root)).seconds == before
-
-
-def test_durations_are_read_once(dataset_folder, tmp_path, monkeypatch):
-    folder = Path(shutil.copytree(dataset_folder, tmp_path / "data"))
-    (folder / DURATIONS_FILE).unlink(missing_ok=True)
-    dataset = PairDataset.load(folder)
-    found = clip_seconds(dataset)
-    for pair in dataset.pairs:
-        for source in (pair.response, *(turn.audio for turn in pair.context)):
-            assert found[source] == pytest.approx(measuring.probe(source).seconds)
-    monkeypatch.setattr(measuring, "probe", None)
-    assert clip_seconds(PairDataset.load(folder)) == found
-    stored = json.loads((folder / DURATIONS_FILE).read_text())
-    monkeypatch.undo()
-    name = next(iter(stored["seconds"]))
-    for damage in ({"content_hash": "x"}, {"seconds": {name: -1}}, {"seconds": {}}, {"seconds": None}):
-        (folder / DURATIONS_FILE).write_text(json.dumps({**stored, **damage}))
-        assert clip_seconds(PairDataset.load(folder)) == found
 
 
 def test_compared_pairs_are_not_unrated_and_a_scale_says_its_direction(source):

@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from empathy_judge.data_modules import measuring, stored_clips, writing
+from empathy_judge.data_modules import clip_measures, stored_clips, writing
 from empathy_judge.data_modules.audio import audio_hash, decode, probe
 from empathy_judge.data_modules.errors import AudioError, DataError
 from empathy_judge.data_modules.inspection import inspect_dataset
@@ -185,13 +185,13 @@ class TestClips:
 
 def test_inspect_goes_on_and_decodes_nothing_a_second_time(sharded, monkeypatch):
     first = inspect_dataset(PairDataset.load(sharded.out))
-    path = sharded.out / measuring.MEASURED_FILE
+    path = sharded.out / clip_measures.MEASURED_FILE
     assert sum(map(bool, path.read_text().splitlines())) == 72
     path.write_bytes(path.read_bytes()[:1_000] + b"\xff")  # as after a kill, and a fault of the disk
     known = path.read_bytes().count(b"}")
     assert 0 < known < 20
-    decoded = Mock(wraps=measuring.decode)
-    monkeypatch.setattr(measuring, "decode", decoded)
+    decoded = Mock(wraps=clip_measures.load_clip)
+    monkeypatch.setattr(clip_measures, "load_clip", decoded)
     for _ in range(2):
         assert inspect_dataset(PairDataset.load(sharded.out)) == first
         assert len(decoded.call_args_list) == 72 - known

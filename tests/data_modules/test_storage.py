@@ -10,7 +10,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from empathy_judge.data_modules import folders, measuring
+from empathy_judge.data_modules import clip_measures, folders
 from empathy_judge.data_modules.audio import audio_hash, decode, probe
 from empathy_judge.data_modules.errors import AudioError, DataError
 from empathy_judge.data_modules.folders import RemotePath, data_path
@@ -92,9 +92,9 @@ def test_inspect_keeps_what_it_measured_in_the_users_cache(source, memory, tmp_p
     upload(source.out, memory)
     first = inspect_dataset(PairDataset.load(ADDRESS))
     assert [len(path.read_text().split()) > 0 for path in cache.iterdir()] == [True]
-    monkeypatch.setattr(measuring, "decode", None)
+    monkeypatch.setattr(clip_measures, "load_clip", None)
     assert inspect_dataset(PairDataset.load(ADDRESS)) == first
-    assert not memory.exists(f"/bucket/tones/{measuring.MEASURED_FILE}")
+    assert not memory.exists(f"/bucket/tones/{clip_measures.MEASURED_FILE}")
 
 
 def test_splits_are_not_written_to_an_address(source, memory):

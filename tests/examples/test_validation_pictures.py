@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from empathy_judge.data_modules.items import RatedPairs
 from empathy_judge.data_modules.schema import Dimension, PairDataset
+from empathy_judge.data_modules.training_items import RatedPairs
 from empathy_judge.models.heads import Prediction
 from empathy_judge.train.validation import Validation
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from empathy_judge.data_modules.items import RatedPairs
 from empathy_judge.data_modules.schema import Dimension, PairDataset
+from empathy_judge.data_modules.training_items import RatedPairs
 from empathy_judge.models.heads import Prediction
 from empathy_judge.train.validation import Validation
 from scipy.stats import spearmanr

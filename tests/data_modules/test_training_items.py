@@ -10,9 +10,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.items import MOST_PER_PAIR, ComparedPair, counterfactuals, directions, human_comparisons
 from empathy_judge.data_modules.ratings import PREFERENCE_COLUMNS, RATING_COLUMNS
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
+from empathy_judge.data_modules.training_items import (
+    MOST_PER_PAIR,
+    ComparedPair,
+    counterfactuals,
+    directions,
+    human_comparisons,
+)
 
 CALM, NOISE = Dimension("calm", 1, 5, 1), Dimension("noise", 0, 10, higher_is_better=False)
 

@@ -1,7 +1,4 @@
-"""Measures every distinct clip of a dataset once: its duration, level and clipping.
-
-Results are kept under the content hash, in the dataset folder or, where that cannot be written, in the user's cache.
-"""
+"""Measures every distinct clip of a dataset once: its duration, level and clipping."""
 
 from __future__ import annotations
 
@@ -13,18 +10,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Annotated, TypeVar
+from typing import IO, Annotated
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from .audio import AudioSource, decode, probe
-from .errors import AudioError, UserError, os_reason
-from .folders import kept_file, replace_text
+from .audio import AudioSource, load_clip, probe
+from .errors import AudioError, os_reason
+from .folders import kept_file
 from .json_text import parse_json
 from .parallel import map_threads
 from .schema import PairDataset
 from .stored_clips import StoredClip
+from .stored_results import StoredResult, read_result, store_result
 
 MEASURED_FILE = ".measured-2.jsonl"
 """In the dataset folder, one line per clip. The number changes when what is measured does."""
@@ -42,51 +40,7 @@ def distinct_clips(dataset: PairDataset) -> dict[str, AudioSource]:
     return sources
 
 
-class KeptResult(BaseModel):
-    """A result about a dataset in a JSON file: valid while the content hash is that of the dataset, and the content of
-    the file is what was written."""
-
-    content_hash: str
-    sha256: str = ""  # of all the rest
-
-    def signed(self) -> str:
-        """The text of the file."""
-        unsigned = self.model_copy(update={"sha256": ""})
-        sha256 = hashlib.sha256(unsigned.model_dump_json().encode()).hexdigest()
-        return unsigned.model_copy(update={"sha256": sha256}).model_dump_json()
-
-
-Kept = TypeVar("Kept", bound=KeptResult)
-
-
-def read_kept(dataset: PairDataset, name: str, kind: type[Kept]) -> Kept | None:
-    """The result in a file; None where it is missing, damaged, changed, or of other clips."""
-    return next(all_kept(dataset, name, kind), None)
-
-
-def all_kept(dataset: PairDataset, name: str, kind: type[Kept]) -> Iterator[Kept]:
-    """As `read_kept`, where there may be two: one in the folder, which may not be written, and one in the user's cache,
-    which is newer."""
-    content_hash = dataset.card.content_hash
-    for path in dict.fromkeys((dataset.root / name, kept_file(dataset.root, content_hash, name))):
-        result = None
-        with suppress(OSError, UserError, ValueError):  # pydantic's ValidationError is a ValueError
-            text = path.read_bytes()
-            result = kind.model_validate_json(text)
-            if result.signed().encode() != text:
-                result = None
-        if result is not None and result.content_hash == content_hash:
-            yield result
-
-
-def keep(dataset: PairDataset, name: str, result: KeptResult) -> None:
-    """Writes the file that `read_kept` reads; on a full disk the result is lost, but the call goes on."""
-    path = kept_file(dataset.root, dataset.card.content_hash, name)
-    with suppress(OSError):
-        replace_text(path, result.signed())
-
-
-class _Durations(KeptResult):
+class _Durations(StoredResult):
     seconds: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
 
 
@@ -96,7 +50,7 @@ def clip_seconds(dataset: PairDataset) -> dict[AudioSource, float]:
     From ``durations.json`` where that is of this content; otherwise the header of every file is read.
     """
     sources = distinct_clips(dataset)
-    stored = read_kept(dataset, DURATIONS_FILE, _Durations)
+    stored = read_result(dataset, DURATIONS_FILE, _Durations)
     seconds = {} if stored is None else stored.seconds
     if seconds.keys() != sources.keys():
 
@@ -108,7 +62,7 @@ def clip_seconds(dataset: PairDataset) -> dict[AudioSource, float]:
 
         measured = map_threads(measure, sources.values(), "Measuring audio", len(sources))
         seconds = dict(zip(sources, measured, strict=True))
-        keep(dataset, DURATIONS_FILE, _Durations(content_hash=dataset.card.content_hash, seconds=seconds))
+        store_result(dataset, DURATIONS_FILE, _Durations(content_hash=dataset.card.content_hash, seconds=seconds))
     by_source: dict[AudioSource, float] = {}
     for pair in dataset.pairs:  # one clip may lie in several files
         by_source.update(zip(pair.clips, (seconds[name] for name in dataset.fingerprints[pair.pair_id]), strict=True))
@@ -116,7 +70,7 @@ def clip_seconds(dataset: PairDataset) -> dict[AudioSource, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ClipMeasures:
     """One clip."""
 
     seconds: float  # duration
@@ -125,19 +79,19 @@ class Measured:
     changed: bool = False  # the content is not what was imported
 
 
-def measure_clips(dataset: PairDataset) -> dict[str, Measured | AudioError]:
+def measure_clips(dataset: PairDataset) -> dict[str, ClipMeasures | AudioError]:
     """Measures every distinct clip.
 
-    What was measured is kept under the hash of the content: an interrupted call goes on where it stopped, and a later
-    one only reads and hashes the clips.
+    Measures are stored under the hash of the content at once: an interrupted call continues where it stopped, and a
+    later one only reads and hashes the clips.
 
     Returns:
         Fingerprint of the clip (`PairDataset.fingerprints`) -> the measures, or why the clip is unusable.
     """
     sources = distinct_clips(dataset)
-    with _remembered(dataset) as (known, notes):
+    with _measures_file(dataset) as (known, file):
 
-        def measure(item: tuple[str, AudioSource]) -> tuple[str, Measured | AudioError]:
+        def measure(item: tuple[str, AudioSource]) -> tuple[str, ClipMeasures | AudioError]:
             """Hash of the present content of the clip, and its measures."""
             fingerprint, source = item
             try:
@@ -154,25 +108,24 @@ def measure_clips(dataset: PairDataset) -> dict[str, Measured | AudioError]:
             except OSError as error:
                 return "", AudioError(f"{source}: cannot be read ({os_reason(error)})", "cannot be read")
 
-        by_clip: dict[str, Measured | AudioError] = {}
+        by_clip: dict[str, ClipMeasures | AudioError] = {}
         results = map_threads(measure, sources.items(), "Inspecting audio", len(sources))
         for fingerprint, (content, measured) in zip(sources, results, strict=True):
             by_clip[fingerprint] = measured
-            if isinstance(measured, Measured) and content not in known:
+            if isinstance(measured, ClipMeasures) and content not in known:
                 known[content] = measured
                 values = {name: value for name, value in asdict(measured).items() if name != "changed"}
                 line = {"sha256": content, **values, "check": _check(content, values)}
                 with suppress(OSError):
-                    notes.write(json.dumps(line).encode() + b"\n")
+                    file.write(json.dumps(line).encode() + b"\n")
         return by_clip
 
 
-def _measure(data: bytes, name: str) -> Measured:
-    rate = probe(data, name).rate
-    samples = decode(data, rate, name=name)
-    power = float(np.var(samples, dtype=np.float64))
-    clipped = float(np.mean(np.abs(samples) >= FULL_SCALE))
-    return Measured(len(samples) / rate, 10 * float(np.log10(max(power, 1e-20))), clipped)
+def _measure(data: bytes, name: str) -> ClipMeasures:
+    clip = load_clip(data, name=name)
+    power = float(np.var(clip.samples, dtype=np.float64))
+    clipped = float(np.mean(np.abs(clip.samples) >= FULL_SCALE))
+    return ClipMeasures(clip.seconds, 10 * float(np.log10(max(power, 1e-20))), clipped)
 
 
 def _check(sha256: str, values: dict[str, float]) -> int:
@@ -181,20 +134,21 @@ def _check(sha256: str, values: dict[str, float]) -> int:
 
 
 @contextmanager
-def _remembered(dataset: PairDataset) -> Iterator[tuple[dict[str, Measured], IO[bytes]]]:
+def _measures_file(dataset: PairDataset) -> Iterator[tuple[dict[str, ClipMeasures], IO[bytes]]]:
     """The measures that were stored, and the open file to which more are appended."""
     path = kept_file(dataset.root, dataset.card.content_hash, MEASURED_FILE)
-    known: dict[str, Measured] = {}
+    known: dict[str, ClipMeasures] = {}
     if path.is_file():
         for line in path.read_bytes().splitlines():
             with suppress(ValueError, TypeError, KeyError, AttributeError):  # cut off by a kill, damaged by a disk
                 values = parse_json(line)
                 sha256, check = values.pop("sha256"), values.pop("check")
                 if check == _check(sha256, values):
-                    known[sha256] = Measured(**values)
+                    known[sha256] = ClipMeasures(**values)
     with ExitStack() as opened:
-        notes: IO[bytes] = io.BytesIO()  # on a full disk the notes are lost, not the call
+        file: IO[bytes] = io.BytesIO()  # on a full disk the measures are lost, not the call
         with suppress(OSError):
-            notes = opened.enter_context(path.open("ab", buffering=0))
-            notes.write(b"\n")  # ends a line that a kill cut off
-        yield known, notes
+            # without a buffer: a call that is killed has stored what it measured
+            file = opened.enter_context(path.open("ab", buffering=0))
+            file.write(b"\n")  # ends a line that a kill cut off
+        yield known, file
