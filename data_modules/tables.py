@@ -12,7 +12,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -268,14 +268,22 @@ def _read_json(path: Path) -> SourceTable:
 
 
 def _read_parquet(path: Path) -> SourceTable:
-    """Bytes stay in the file: an `EmbeddedClip` stands in place of each. Class labels get their names."""
     with parquet_errors(path):
         schema = pq.read_schema(path)
         check_header(schema.names, path)
         table = EmbeddingTable(f"{path} {path_version(path)}", lambda row: parquet_tables(path, row, whole=True))
-        rows = list(table.rows())
-    labels = name_labels(rows, described_columns(schema), path)
-    return SourceTable(path, tuple(schema.names), rows, labels=labels)
+        return replace(read_parts(path, table, described_columns(schema)), columns=tuple(schema.names))
+
+
+def read_parts(path: Path, table: EmbeddingTable, features: Mapping[str, Any]) -> SourceTable:
+    """All rows of a table that may hold audio: an `EmbeddedClip` stands in place of bytes, which stay where they are,
+    and class labels get their names (`features`: see `name_labels`).
+
+    Raises:
+        DataError: If a label is none of the classes.
+    """
+    rows = list(table.rows())
+    return replace(SourceTable.of(path, rows), labels=name_labels(rows, features, path))
 
 
 _READERS = {".csv": read_csv, ".tsv": read_csv, ".json": _read_json, ".jsonl": _read_jsonl, ".parquet": _read_parquet}

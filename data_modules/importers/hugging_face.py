@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..class_labels import has_labels, name_labels
+from ..class_labels import has_labels
 from ..embedded_tables import EmbeddingTable, Tables, parquet_tables
 from ..errors import DataError, UserError, bad_value, shown
 from ..folders import path_version
-from ..tables import SourceTable, read_csv, read_table
+from ..tables import SourceTable, read_csv, read_parts, read_table
 from . import REPEATABLE, table
 from .assemble import Imported
 from .clips import ClipCell, find_clip, path_or_bytes
@@ -138,16 +138,15 @@ def _read_split(name: Path, folder: Path, config: str | None, split: str | None)
         raise UserError(f"{name}: --split {shown(chosen)}; expected {', '.join(map(str, splits))}")
     try:
         read_features, read_from = splits[chosen]
-        features = read_features()
-        rows = list(EmbeddingTable(f"{folder} {config} {chosen} {_version(folder)}", read_from).rows())
+        features, version = read_features(), f"{folder} {config} {chosen} {_version(folder)}"
+        found = read_parts(name, EmbeddingTable(version, read_from), features)
     except UserError:
         raise
     except Exception as error:
         raise DataError(f"{name}: split {shown(chosen)} cannot be read ({_reason(error)})") from None
-    if not rows:
+    if not found.rows:
         raise DataError(f"{name}: split {shown(chosen)} holds no rows")
-    labels = name_labels(rows, features, name)
-    return replace(SourceTable.of(name, rows), labels=labels)
+    return found
 
 
 def _splits(datasets: Any, folder: Path, config: str | None) -> Mapping[str, _Split]:
