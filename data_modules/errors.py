@@ -173,7 +173,8 @@ def as_user_error(error: BaseException) -> UserError | None:
     if isinstance(error, UnicodeError):
         return UserError(f"text cannot be read or written ({error}); expected UTF-8")
     if isinstance(error, RuntimeError) and _OF_A_GPU.match(text := " ".join(str(error).split())):
-        said = ". ".join(text.rstrip(".").split(". ")[:3])  # what was tried to allocate, on which GPU of which size
+        # The first three sentences say what was tried to allocate, and on which GPU of which size.
+        said = ". ".join(text.rstrip(".").split(". ")[:3])
         return UserError(
             f"{said}; expected fewer pairs at once: --batch-size; in training --data.batch_tokens, --data.batch_size "
             "or --gradient_checkpointing true"
@@ -300,7 +301,8 @@ def first_problem(error: ValidationError) -> str:
     """The first thing that pydantic found wrong, with its place: ``dimensions.0.minimum 'x': Input should be ...``."""
     where, kind, message, value = problem_of(error)
     message = message.removeprefix("Value error, ")
-    if not where:  # all of it is wrong: too much to be shown
+    # All of it is wrong: the value would be too much to be shown.
+    if not where:
         return message
     return f"{where}: {message}" if kind == "missing" else f"{where} {shown(value)}: {message}"
 
@@ -309,6 +311,7 @@ def problem_of(error: ValidationError) -> tuple[str, str, str, object]:
     """Of the first thing that pydantic found wrong its place, kind, message and value."""
     problem = error.errors(include_url=False)[0]
     place, message = problem["loc"], problem["msg"]
-    if place[-1:] in (("int",), ("float",)):  # of a field that takes both, each is refused on its own
+    # Pydantic refuses a value of a field that takes both for each of the two types.
+    if place[-1:] in (("int",), ("float",)):
         place, message = place[:-1], "Input should be a number"
     return ".".join(map(str, place)), problem["type"], message, problem["input"]

@@ -111,6 +111,7 @@ class _Columns:
             self._bytes += table.nbytes
             while self._bytes > _KEPT_BYTES and len(self._arrays) > 1:
                 self._bytes -= self._arrays.popitem(last=False)[1].nbytes
+        # The least recently used column leaves first.
         self._arrays.move_to_end(key)
         return self._arrays[key]
 

@@ -229,7 +229,8 @@ def jsonl_rows(lines: Iterable[str], path: Path, first: int = 0) -> Iterator[tup
 
 def read_csv(path: Path, delimiter: str | None = None) -> SourceTable:
     """Reads a CSV file, whatever its suffix; see `csv_rows`."""
-    distinct: dict[str, str] = {}  # a million ratings hold few different texts: each is kept once
+    # A million ratings hold few different texts: each is held once.
+    distinct: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
     header: list[str] = []

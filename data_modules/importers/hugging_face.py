@@ -120,7 +120,8 @@ def _folder(path: Path, revision: str | None, files: Sequence[str] | None) -> tu
         snapshot = snapshot_download(path.as_posix(), repo_type="dataset", revision=revision, allow_patterns=only)
     except Exception as error:  # whatever the network, the Hub or the file system says
         raise UserError(f"{path}: neither a folder nor to be had from the Hub ({_reason(error)})") from None
-    return Path(snapshot), Path(snapshot).parents[1].resolve()  # files are links to blobs/, beside snapshots/
+    # Files of a snapshot are links to blobs/, which lies next to snapshots/.
+    return Path(snapshot), Path(snapshot).parents[1].resolve()
 
 
 def _read_split(name: Path, folder: Path, config: str | None, split: str | None) -> SourceTable:
@@ -178,7 +179,9 @@ def _splits(datasets: Any, folder: Path, config: str | None) -> Mapping[str, _Sp
                 split: (lambda: _described(builder.info.features), partial(_csv_tables, paths, delimiter))
                 for split, paths in files.items()
             }
-        if hasattr(builder, "_read_metadata"):  # a folder of audio files
+        # A folder of audio files (datasets 4). The library reads its metadata.csv with pandas, which guesses types;
+        # there is no option for it.
+        if hasattr(builder, "_read_metadata"):
             builder._read_metadata = partial(_metadata_tables, builder._read_metadata)
         # Streamed: the other way would copy all of it into a cache, and encode audio files with torchcodec.
         splits = builder.as_streaming_dataset()

@@ -35,7 +35,8 @@ def with_ids(table: SourceTable, columns: Mapping[str, str], find: FindClip) -> 
     """
     names = {our: columns.get(our, our) for our in (CONTEXT, RESPONSE, "situation")}
     place_of, ids = table.locate(names), dict[tuple[Any, ...], str]()
-    known: dict[str, Any] = {}  # the same few paths stand in many rows
+    # The same few paths stand in many rows, and each look-up asks the file system.
+    known: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
     for position, row in enumerate(table.rows):
         key: list[Any] = [repr(plain_text(row.get(names["situation"])))]

@@ -344,6 +344,7 @@ GONE = [{"path": "clips/000-0.wav"}, {"path": "gone.wav"}, {"path": "clips/000-0
         ("ratings", set_column("score", [1, 4, 9, 0.25]),
          r"ratings\.parquet, row 3, column 'score': value 9; expected"),
         ("ratings", set_column("score", [1, 4, 2, 0.25]), "content_hash .* a file was changed after the import"),
+        ("ratings", set_column("score", [1.00001, 4, 5, 0.25]), "a file was changed after the import"),
         ("ratings", set_column("score", [1, 4, 2, None]), r"row 4, column 'score': value nan"),
         ("ratings", set_column("pair_id", ["a", "a", "b", "z"]), r"row 4, column 'pair_id': value 'z'; no such pair"),
         ("ratings", set_column("pair_id", [1, 1, 2, 2], pa.int64()),
