@@ -98,7 +98,7 @@ class Pair:
         context_text: Transcript, for baselines and reports only.
         response_text: Transcript, for baselines and reports only.
         tags: Name and value of whatever else is known, such as the cue or the sex of a speaker; sorted. Reports are
-            sliced and splits made by them; no judge is told.
+            sliced and splits made by them; no judge sees them.
     """
 
     pair_id: str
@@ -117,7 +117,7 @@ class Pair:
     tags: Tags = ()
 
     @property
-    def told(self) -> str | None:
+    def situation_or_none(self) -> str | None:
         """The situation, or None where it is blank."""
         return self.situation if self.situation and self.situation.strip() else None
 

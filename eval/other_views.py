@@ -8,7 +8,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ..data_modules.errors import counted, names_shown
-from ..data_modules.inspection import Inspection
+from ..data_modules.overview import Inspection
 from .rendering import dollars, filled_table, number, percent, ranged, signed
 from .report.inspection import InspectionReport
 from .report.others import ChallengeReport, PlanReport, StressReport

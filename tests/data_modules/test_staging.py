@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from empathy_judge.data_modules import folders
 from empathy_judge.data_modules.errors import DataError
-from empathy_judge.data_modules.inspection import inspect_dataset
+from empathy_judge.data_modules.overview import inspect_dataset
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.staging import staged_folder

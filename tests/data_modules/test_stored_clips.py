@@ -17,7 +17,7 @@ import pytest
 from empathy_judge.data_modules import measuring, stored_clips, writing
 from empathy_judge.data_modules.audio import audio_hash, decode, probe
 from empathy_judge.data_modules.errors import AudioError
-from empathy_judge.data_modules.inspection import inspect_dataset
+from empathy_judge.data_modules.overview import inspect_dataset
 from empathy_judge.data_modules.parallel import map_threads
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.sampling import row_groups

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.data_modules.audio import decode
-from empathy_judge.data_modules.inspection import inspect_dataset
+from empathy_judge.data_modules.overview import inspect_dataset
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset
 from empathy_judge.data_modules.writing import write_dataset, write_splits

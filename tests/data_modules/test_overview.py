@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 import soundfile
 from empathy_judge.data_modules import measuring
-from empathy_judge.data_modules.inspection import ClipProblem, NumberSummary, inspect_dataset
 from empathy_judge.data_modules.measuring import DURATIONS_FILE, clip_seconds
+from empathy_judge.data_modules.overview import ClipProblem, NumberSummary, inspect_dataset
 from empathy_judge.data_modules.ratings import PREFERENCE_COLUMNS, Dimension
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.writing import write_splits
