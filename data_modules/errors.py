@@ -60,7 +60,7 @@ _NO_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCE
 DEBUG = "EMPATHY_JUDGE_DEBUG"
 """In the environment: errors show their tracebacks."""
 ASKED_TO_STOP = 75
-"""Exit code after SIGTERM, EX_TEMPFAIL of sysexits.h: what was done is kept, start the same command again."""
+"""Exit code after SIGTERM, EX_TEMPFAIL of sysexits.h: what was done is saved, start the same command again."""
 
 AudioErrorKind = Literal[
     "no such file", "cannot be read", "the file is empty", "not a sound file", "the file is cut off",
@@ -132,7 +132,7 @@ class AudioError(UserError):
 
 
 class TextError(AudioError):
-    """The text beside the clips of a pair cannot be used; whoever goes on without a clip goes on without this pair."""
+    """The text of a pair cannot be used. Where a bad clip is skipped, so is such a pair."""
 
 
 def system_error(error: BaseException) -> OSError | None:
@@ -193,7 +193,7 @@ def as_user_error(error: BaseException) -> UserError | None:
 
 
 def _of_torchaudio(error: BaseException) -> BaseException | None:
-    """What was raised while torchaudio was imported, by itself or behind what a library made of it."""
+    """The error that torchaudio raised while it was imported, also where a library wrapped it in its own."""
     cause: BaseException | None = error
     while cause is not None:
         for frame, _ in traceback.walk_tb(cause.__traceback__):

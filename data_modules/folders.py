@@ -295,8 +295,8 @@ def check_writable(out: Path, is_folder: bool = True) -> None:
 
 
 def kept_file(root: DataPath, content_hash: str, name: str) -> Path:
-    """Where a file with a result about a dataset is kept: in its folder or, where that is remote or read-only, in the
-    user's cache, under its content hash."""
+    """Where a result about a dataset is stored: in its folder or, where that is remote or read-only, under its content
+    hash in the user's cache."""
     if not isinstance(root, RemotePath) and os.access(root, os.W_OK):
         return root / name
     try:

@@ -22,7 +22,7 @@ from .errors import UserError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-"""SLURM and Kubernetes send SIGTERM before they kill; SIGUSR1 is what `sbatch --signal` is usually told to send."""
+"""SLURM and Kubernetes send SIGTERM before they kill; SIGUSR1 is what people let `sbatch --signal` send."""
 LINE_SECONDS = 30.0  # between two lines in a log
 # Enough that a slow clip does not leave the other threads without work; results of so many are held.
 _AHEAD = 8

@@ -199,8 +199,8 @@ def _vary(tone: Tone, rng: np.random.Generator) -> Tone:
     """One rendering of a tone: weaker or stronger, and different each time."""
     neutral, strength = Tone(), rng.uniform(0.75, 1.1)
 
-    def cue(wanted: float, plain: float, deviation: float) -> float:
-        return float(plain + strength * (wanted - plain) + rng.normal(0, deviation))
+    def cue(target: float, plain: float, deviation: float) -> float:
+        return float(plain + strength * (target - plain) + rng.normal(0, deviation))
 
     return replace(
         tone,

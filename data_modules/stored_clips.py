@@ -72,7 +72,7 @@ class StoredClip:
         return data
 
     def read_checked(self) -> bytes:
-        """The encoded bytes that were imported: a clip stands for its hash wherever scores are kept.
+        """The encoded bytes that were imported: scores are stored under the hash of a clip.
 
         Raises:
             AudioError: If they cannot be read or have another hash.

@@ -28,7 +28,7 @@ from .ratings import A_NAME, LARGEST, SECONDS, Dimension, is_name, is_text
 from .storage import parquet_errors
 
 LONGEST_CELL = 1 << 24
-"""Characters of a CSV cell; the module csv takes 131,072 unless it is told otherwise."""
+"""Characters of a CSV cell; the default of the module csv is 131,072."""
 csv.field_size_limit(LONGEST_CELL)
 Value = TypeVar("Value")
 

@@ -192,7 +192,7 @@ def _stored(row: Mapping[str, Any], clips: Clips) -> dict[str, Any]:
 
 
 def _write_rows(rows: Sequence[Mapping[str, Any]], clips: Clips, stage: Path, shard_rows: int) -> None:
-    """Writes one file, or shards of so many rows; shards that are there already are kept."""
+    """Writes one file, or shards of so many rows; shards that are there already stay."""
     shards = [PAIRS_FILE]
     if len(rows) > shard_rows:
         shards = [shard_name(number) for number in range(-(-len(rows) // shard_rows))]

@@ -20,7 +20,7 @@ _RATER = "rater_id"
 
 
 def has_raters(table: SourceTable, rating_columns: Mapping[str, str]) -> bool:
-    """Whether each row names a rater: then a pair may stand in several rows, and its ratings beside it."""
+    """Whether each row names a rater: then a pair may stand in several rows, each with a rating of it."""
     return rating_columns.get(_RATER, _RATER) in table.columns
 
 

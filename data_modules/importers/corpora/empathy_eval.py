@@ -100,7 +100,7 @@ def read(path: Path, options: Options) -> Imported:
 
 
 def _archives_at(path: Path, part: str | None) -> tuple[Path, list[_Archive]]:
-    """The folder of the release, and the archives that are there and wanted."""
+    """The folder of the release, and those archives of the part that are there."""
     for archive in _ARCHIVES:
         if archive.name == path.name:
             if part not in (None, archive.part):

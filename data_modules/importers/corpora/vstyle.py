@@ -19,7 +19,9 @@ __doc__, EXAMPLE = MAPPING.help, MAPPING.example
 (_SCALE,) = MAPPING.scales
 _LANGUAGES = ("en", "zh")
 _HAN = re.compile(r"[\u3400-\u9fff]")
-_Responses = dict[tuple[str, str], tuple[str, dict[str, Any] | None]]  # language and key -> place, and pair if wanted
+_Responses = dict[
+    tuple[str, str], tuple[str, dict[str, Any] | None]
+]  # language and key -> place, and pair, None = other category
 
 
 @dataclass(frozen=True, kw_only=True)
