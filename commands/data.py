@@ -146,7 +146,7 @@ class Inspect(Printing):
         if self.page is not None and (self.page / CARD_FILE).exists():
             raise UserError(f"--page {self.page}: holds a pair dataset ({CARD_FILE}); name a folder of its own")
         with writing("inspect", self.page):
-            from ..data_modules.inspection import inspect_dataset
+            from ..data_modules.overview import inspect_dataset
             from ..data_modules.schema import PairDataset
             from ..eval.inspection import inspection_facts
             from ..eval.other_views import inspection_tables

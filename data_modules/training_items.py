@@ -111,7 +111,9 @@ def counterfactuals(dataset: PairDataset, min_score: float) -> list[ComparedPair
     strengths = torch.from_numpy(np.where(good, 1, np.nan).astype(np.float32))
     fingerprints = [dataset.fingerprints[pair.pair_id] for pair in pairs]
     responses = [clips[-1] for clips in fingerprints]
-    contexts: list[_Context] = [(pair.told, clips[:-1]) for pair, clips in zip(pairs, fingerprints, strict=True)]
+    contexts: list[_Context] = [
+        (pair.situation_or_none, clips[:-1]) for pair, clips in zip(pairs, fingerprints, strict=True)
+    ]
     judged_ids = set(dataset.ratings["pair_id"])
     if dataset.preferences is not None:
         judged_ids |= {*dataset.preferences["chosen_id"], *dataset.preferences["rejected_id"]}

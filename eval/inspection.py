@@ -1,6 +1,6 @@
 """Facts about ratings, preferences and skipped pairs of a dataset, without any judge: distributions and disputes.
 
-What is wrong with pairs, clips and splits is found by `data_modules.inspection`; ``pages/inspection.py`` shows both.
+What is wrong with pairs, clips and splits is found by `data_modules.overview`; ``pages/inspection.py`` shows both.
 """
 
 from __future__ import annotations

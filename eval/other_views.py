@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 
 from ..data_modules.errors import counted, names_shown
-from ..data_modules.inspection import Inspection
+from ..data_modules.overview import Inspection
 from .inspection import InspectionReport
 from .rendering import dollars, filled_table, number, percent, ranged, signed
 from .report.others import ChallengeReport, PlanReport, StressReport

@@ -206,9 +206,9 @@ def comparisons(
     values = values if dimension.higher_is_better else -values
     contexts: dict[Hashable, list[int]] = {}
     for position, pair in enumerate(pairs):
-        if pair.context or pair.told:
+        if pair.context or pair.situation_or_none:
             turns = tuple((turn.role, turn.audio) for turn in pair.context)
-            contexts.setdefault((turns, pair.told), []).append(position)
+            contexts.setdefault((turns, pair.situation_or_none), []).append(position)
     votes: dict[tuple[int, int], np.ndarray] = {}
     for positions in contexts.values():
         for comparison in itertools.combinations(positions[:_MOST_ANSWERS], 2):

@@ -106,7 +106,7 @@ def _print_parts(judge: EmpathyJudge, raters: RaterEmbedding | None, recipe: Rec
     counts = count_parameters(judge.backbone, {**judge.own_modules(), **learned})
     if is_global_zero():
         say(parameter_table(counts))
-        unread = sum(pair.told is not None for pair in data.train.pairs)
+        unread = sum(pair.situation_or_none is not None for pair in data.train.pairs)
         if unread and not judge.backbone.reads_text:
             whose = counted(unread, "training pair has", "training pairs have")
             say(f"{whose} a situation text, which backbone {judge.backbone.name} cannot read", "yellow")

@@ -180,6 +180,7 @@ def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Con
         try:
             data = read_clip(content)
             sha256 = hashlib.sha256(data).hexdigest()
+            # Names differ, bytes do not: the same recording is decoded and stored once.
             if sha256 in by_hash:
                 return by_hash[sha256]
             file = None  # of a clip that is a file; elsewhere it is embedded

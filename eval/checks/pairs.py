@@ -133,7 +133,9 @@ def _codes(values: Iterable[Any]) -> np.ndarray:
 def context_keys(pairs: Sequence[Pair]) -> list[str]:
     """One key per pair, equal for pairs with the same context: turns and situation."""
     hashed = _hasher()
-    return [repr(([(turn.role, hashed(turn.audio)) for turn in pair.context], pair.told)) for pair in pairs]
+    return [
+        repr(([(turn.role, hashed(turn.audio)) for turn in pair.context], pair.situation_or_none)) for pair in pairs
+    ]
 
 
 def _hasher() -> Callable[[AudioSource], str]:
@@ -198,7 +200,7 @@ def _permutation(labels: np.ndarray, avoided: np.ndarray, rng: np.random.Generat
 
 def needs_context(pairs: Sequence[Pair]) -> str | None:
     """Refuses pairs of which none has a context."""
-    if any(pair.context or pair.told or pair.context_text for pair in pairs):
+    if any(pair.context or pair.situation_or_none or pair.context_text for pair in pairs):
         return None
     return "no pair has a context"
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...data_modules.errors import counted
-from ...data_modules.inspection import Inspection
+from ...data_modules.overview import Inspection
 from ...data_modules.ratings import Dimension
 from ...data_modules.schema import Pair, PairDataset
 from ...data_modules.written import write_files

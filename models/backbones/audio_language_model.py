@@ -210,7 +210,9 @@ def messages(pair: Pair, question: str = QUESTION) -> list[Message]:
 
     Audio comes in the order of the context turns, the response last.
     """
-    content: list[str | None] = [f"Situation: {told}\n"] if (told := pair.told) else []  # None = a clip
+    content: list[str | None] = (
+        [f"Situation: {situation}\n"] if (situation := pair.situation_or_none) else []
+    )  # None = a clip
     for turn in pair.context:
         # one turn needs no role; of several, the role says whose each is
         content += ["Context: " if len(pair.context) == 1 else f"Context, {turn.role}: ", None, "\n"]

@@ -17,7 +17,7 @@ import pytest
 from empathy_judge.data_modules import prosody
 from empathy_judge.data_modules.audio import AudioSource, Clip, decode, probe
 from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
-from empathy_judge.data_modules.inspection import inspect_dataset
+from empathy_judge.data_modules.overview import inspect_dataset
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
 from empathy_judge.data_modules.writing import write_dataset, write_splits
 from empathy_judge.eval.checks import CHECKS

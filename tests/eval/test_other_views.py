@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pandas as pd
-from empathy_judge.data_modules.inspection import inspect_dataset
+from empathy_judge.data_modules.overview import inspect_dataset
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval import rendering
 from empathy_judge.eval.inspection import inspection_facts

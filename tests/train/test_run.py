@@ -17,9 +17,8 @@ from empathy_judge import Scorer
 from empathy_judge.cli import main
 from empathy_judge.data_modules import storage, writing
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.schema import Dimension, PairDataset
+from empathy_judge.data_modules.schema import Dimension, PairDataset, hash_order
 from empathy_judge.data_modules.splits import split_dataset
-from empathy_judge.data_modules.storage import hash_order
 from empathy_judge.data_modules.writing import complete_dataset, to_row, write_dataset, write_splits
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.artifact import load_any, save_judge

@@ -309,7 +309,7 @@ def _pair_parts(pair: Pair, settings: PromptedSettings, label: str = "Response")
     labels = ["Context"] if len(pair.context) == 1 else [f"Context, {turn.role}" for turn in pair.context]
     turns = [(clip_label, turn.audio) for clip_label, turn in zip(labels, pair.context, strict=True)]
     return [
-        *([f"Situation: {pair.told}"] if pair.told else []),
+        *([f"Situation: {pair.situation_or_none}"] if pair.situation_or_none else []),
         *(_side(settings, "Context", turns, pair, "context_text") if pair.context else []),
         *_side(settings, label, [(label, pair.response)], pair, "response_text"),
     ]

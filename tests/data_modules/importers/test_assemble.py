@@ -171,3 +171,8 @@ def test_a_clip_that_changes_during_the_import(large, monkeypatch):
     read = clips.read_clip
     monkeypatch.setattr(assembling, "read_clip", lambda content: read(content) + b"0")
     large.refuses(r"row 1 .*: the clip was changed during the import", embed_audio=True)
+
+
+@pytest.mark.parametrize("share", ["nan", "-1", "1.5", "inf"])
+def test_max_skipped_is_a_share(source, share):
+    source.refuses(f"--max-skipped {share}: expected a share of the pairs, from 0 to 1", max_skipped=float(share))

@@ -174,7 +174,8 @@ def _histogram(values: Sequence[float]) -> Histogram:
         return Histogram((low, high), (len(numbers),))
     spacing = np.geomspace if high > LONG_TAIL * np.median(numbers) else np.linspace
     edges = spacing(low, high, DURATION_BINS + 1)
-    edges[0], edges[-1] = low, high  # geomspace rounds
+    # geomspace rounds: the longest clip would fall out of the last bin.
+    edges[0], edges[-1] = low, high
     counts, _ = np.histogram(numbers, edges)
     return Histogram(tuple(map(float, edges)), tuple(map(int, counts)))
 

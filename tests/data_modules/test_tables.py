@@ -1,7 +1,8 @@
-"""Names that are nearly ours, and numbers that are nearly ids: refused, never left out or changed in silence."""
+"""Tables in text files. Names that are nearly ours and numbers that are nearly ids are never taken in silence."""
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -82,3 +83,56 @@ def test_decimal_ids_of_a_table(tmp_path):
     frame = pd.DataFrame({"item": ids, "annotator": "r", "dimension": "w", "score": [1, 2, 3]})
     frame.to_parquet(tmp_path / "table.parquet")
     assert read_frame(tmp_path / "table.parquet", {}).rows["pair_id"].tolist() == [str(number) for number in ids]
+
+
+def test_not_utf_8(source):
+    pairs, ratings = source.table("pairs.csv", source.pairs), source.table("r.csv", source.ratings)
+    data = pairs.read_bytes()
+    line = data.splitlines(keepends=True)
+    pairs.write_bytes(b"".join([*line[:2], line[2].replace(b"g0", b"caf\xe9"), *line[3:]]))
+    offset = pairs.read_bytes().index(b"\xe9")
+    source.refuses(rf"pairs\.csv, line 3: byte 0xe9 at offset {offset} is not UTF-8", pairs, ratings)
+    pairs.write_text(data.decode(), encoding="utf-16")
+    source.refuses(r"pairs\.csv, line 1: byte 0xff at offset 0 is not UTF-8", pairs, ratings)
+
+
+def test_byte_order_mark_is_no_part_of_the_header(source):
+    pairs = source.table("pairs.csv", source.pairs)
+    pairs.write_text(pairs.read_text(), encoding="utf-8-sig")
+    assert len(source.load(pairs, source.table("r.csv", source.ratings)).pairs) == 4
+
+
+def test_ragged_rows_and_broken_quotes(source):
+    ratings = source.table("r.csv", source.ratings)
+    pairs = source.folder / "pairs.csv"
+    pairs.write_text('pair_id,response_audio\n"a\nb",x.wav\n\nc,x.wav,extra\n')
+    source.refuses(r"pairs\.csv, row 2 \(line 5\): 3 values; expected 2", pairs, ratings)
+    pairs.write_text('pair_id,response_audio\na,x.wav\nb,"x.wav\n')
+    source.refuses(r"pairs\.csv, line 3: not readable as CSV", pairs, ratings)
+    pairs.write_text("pair_id,pair_id,response_audio\na,b,c\n")
+    source.refuses("column 'pair_id' stands twice in the header", pairs, ratings)
+    pairs.write_text("pair_id;response_audio\na;x,1.wav\n")
+    source.refuses(r"pairs\.csv, line 1: columns are separated by ';'; expected ',' \(or tabs", pairs, ratings)
+    pairs = pairs.rename(pairs.with_suffix(".xlsx"))
+    source.refuses(r"suffix '\.xlsx'; expected .*\.parquet \(save the sheet as CSV UTF-8\)", pairs, ratings)
+
+
+@pytest.mark.parametrize("line", ["{", "[1]", '{"a": 1, "a": 2}', '{"a": ' + "9" * 5_000 + "}", "[" * 100_000])
+def test_broken_json(source, line):
+    path = source.folder / "pairs.jsonl"
+    path.write_text(json.dumps(source.pairs[0]) + "\n\n" + line + "\n")
+    source.refuses(r"pairs\.jsonl, row 2 \(line 3\): ", path, source.table("r.csv", source.ratings))
+
+
+def test_broken_parquet_and_unknown_suffix(source):
+    ratings = source.table("r.csv", source.ratings)
+    for name, data, message in (
+        ("pairs.parquet", b"PAR1 and so on", r"pairs\.parquet: not readable as Parquet"),
+        ("pairs.xlsx", b"PK", r"suffix '\.xlsx'; expected \.csv, \.tsv, \.json, \.jsonl, \.parquet"),
+    ):
+        (source.folder / name).write_bytes(data)
+        source.refuses(message, source.folder / name, ratings)
+    source.refuses(r"nothing\.csv: no such file", source.folder / "nothing.csv", ratings)
+    (source.folder / "folder.csv").mkdir()
+    source.refuses(r"folder\.csv: is a folder; expected a file", source.folder / "folder.csv", ratings)
+    source.refuses(r"/dev/null: is a device or pipe; expected a file", source.folder / "/dev/null", ratings)

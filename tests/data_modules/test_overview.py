@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import soundfile
-from empathy_judge.data_modules.inspection import ClipProblem, NumberSummary, inspect_dataset
+from empathy_judge.data_modules.overview import ClipProblem, NumberSummary, inspect_dataset
 from empathy_judge.data_modules.ratings import PREFERENCE_COLUMNS, Dimension
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.writing import write_splits
