@@ -249,13 +249,6 @@ def test_what_no_request_can_mend_ends_the_run(vendor, number, make_judge, make_
     assert len(server.requests) <= 2
 
 
-def test_requests_that_are_all_bad_end_the_run(make_judge, make_pairs):
-    told = pytest.raises(UserError, match=r"first 5 requests failed.*response_format is not supported")
-    with serve(in_turn([openai_error(400, "response_format is not supported")])) as server, told:
-        make_judge("openai", server.url, ["samples=1", "concurrency=1"]).score(make_pairs(50))
-    assert len(server.requests) == 5
-
-
 # ---------------------------------------------------------------- probabilities, cost and versions
 
 PROBABILITIES = ["samples=1", "answers=logprobs"]
