@@ -23,28 +23,38 @@ _NEVER = 1e30
 _FURTHEST = 5.0  # standard deviations: larger values are clipped, since such a clip is unlike all of training
 
 
-class LastToken(nn.Module):
+class Pooling(nn.Module):
+    """From the states of tokens to one vector for each row."""
+
+    reads_response_only = False
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
+        """Pool `(batch, tokens, hidden)` to `(batch, hidden)`; states at padding may be NaN."""
+        raise NotImplementedError
+
+
+class LastToken(Pooling):
     """The hidden state of the last real token, found through the mask and not by position or padding id."""
 
     def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
-        """Pool `(batch, tokens, hidden)` to `(batch, hidden)`."""
         positions = torch.arange(hidden.shape[1], device=hidden.device)
         # The largest position that is real, whichever side the padding is on
         last = (attention_mask * (positions + 1)).argmax(-1)
         return hidden[torch.arange(hidden.shape[0], device=hidden.device), last]
 
 
-class ResponseMean(nn.Module):
+class ResponseMean(Pooling):
     """The mean over the audio tokens of the response."""
 
+    reads_response_only = True
+
     def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
-        """Pool `(batch, tokens, hidden)` to `(batch, hidden)`."""
         # where() and not multiplication: states at padding may be NaN
         audio = torch.where(response_mask[..., None], hidden, torch.zeros((), dtype=hidden.dtype, device=hidden.device))
         return audio.sum(1) / response_mask.sum(1, keepdim=True)
 
 
-class Attention(nn.Module):
+class Attention(Pooling):
     """A mean over all real tokens with learned weights: softmax of a linear score."""
 
     def __init__(self, hidden_size: int) -> None:
@@ -54,34 +64,21 @@ class Attention(nn.Module):
         nn.init.zeros_(self.score.bias)
 
     def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
-        """Pool `(batch, tokens, hidden)` to `(batch, hidden)`."""
         real = attention_mask.bool()
         hidden = torch.where(real[..., None], hidden, torch.zeros((), dtype=hidden.dtype, device=hidden.device))
         weights = self.score(hidden)[..., 0].masked_fill(~real, -torch.inf).softmax(-1)
         return (weights[..., None] * hidden).sum(1)
 
 
-class LayerMix(ResponseMean):
-    """The mean over the audio tokens of the response in every layer that is read, mixed by learned weights as in SUPERB
-    (Yang et al., 2021). Each layer is normalised first: states grow from layer to layer."""
-
-    def __init__(self, layers: int) -> None:
-        super().__init__()
-        self.layer_weights = nn.Parameter(torch.zeros(layers))
-
-    def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
-        """Pool `(batch, tokens, layers * hidden)`, one layer beside the other, to `(batch, hidden)`."""
-        pooled = super().forward(hidden, attention_mask, response_mask).unflatten(-1, (len(self.layer_weights), -1))
-        return (self.layer_weights.softmax(0)[:, None] * layer_norm(pooled, pooled.shape[-1:])).sum(1)
-
-
-def build_pooling(name: PoolingName, hidden_size: int, layers: int) -> nn.Module:
-    """The pooling of that name, for states of this size from this number of layers."""
-    if name == "attention":
-        return Attention(hidden_size)
-    if name == "layer_mix":
-        return LayerMix(layers)
-    return {"last_token": LastToken, "response_mean": ResponseMean}[name]()
+def build_pooling(name: PoolingName, hidden_size: int) -> Pooling:
+    """The pooling of that name, for states of this size."""
+    match name:
+        case "last_token":
+            return LastToken()
+        case "response_mean":
+            return ResponseMean()
+        case "attention":
+            return Attention(hidden_size)
 
 
 class HeadInput(nn.Module):

@@ -27,8 +27,6 @@ from .heads import Head, Prediction, build_head
 from .lora import PeftModel, adapt, trained_in_full, weights_of
 from .settings import BuiltSettings, JudgeSettings, LongClips
 
-POOLINGS_OF_RESPONSE = ("response_mean", "layer_mix")
-"""Poolings that read the states of the response alone."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OWN = ("head.", "head_input.", "pooling.")
 """Prefixes of the names of a judge's own weights, which no backbone has."""
@@ -114,9 +112,7 @@ class EmpathyJudge(nn.Module):
         self.network = self.backbone.network  # registers its weights with this module
         # PEFT's model holds the whole network: as a module of its own it would register each weight a second time
         self.adapter: tuple[PeftModel | None] = (adapt(self.backbone, settings.lora),)
-        if settings.pooling == "layer_mix":
-            self.backbone.return_every_layer()
-        self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size, len(self.backbone.layers))
+        self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size)
         self.head_input = HeadInput(settings.head_input, self.backbone.hidden_size, self.backbone.layer_sizes)
         self._of_clips = settings.head_input.of_clips
         self.head: Head = build_head(settings.head, self.head_input.size, dimensions, standardised=self._of_clips)
@@ -238,7 +234,7 @@ class EmpathyJudge(nn.Module):
         depend on what follows.
         """
         ids, mask, is_audio = self.backbone.prepare_text(pairs, audio_tokens, self.settings.padding_side)
-        if self.settings.pooling in POOLINGS_OF_RESPONSE:
+        if self.pooling.reads_response_only:
             mask = mask * is_audio.flip(-1).cummax(-1).values.flip(-1)
             read = mask.bool().any(0)
             ids, mask, is_audio = ids[:, read], mask[:, read], is_audio[:, read]

@@ -211,8 +211,6 @@ def _first_adapted_layer(backbone: Backbone, settings: JudgeSettings) -> int:
     Raises:
         UserError: Saying why what enters that layer changes in training, or is not worth caching.
     """
-    if settings.pooling == "layer_mix":
-        raise UserError("cache: layers with judge.pooling layer_mix, which reads every layer; expected audio or none")
     if not isinstance(backbone, AudioLanguageModel):
         raise UserError(f"cache: layers: backbone {backbone.name} has no language model; expected audio or none")
     if not backbone.entered_at_layers:

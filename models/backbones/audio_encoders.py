@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AutoConfig, HubertModel, Wav2Vec2BertModel, Wav2Vec2Model, WavLMConfig, WavLMModel
+from transformers import AutoConfig, HubertModel, Wav2Vec2BertModel, Wav2Vec2Model, WavLMModel
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.wavlm.modeling_wavlm import WavLMAttention
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
@@ -282,6 +282,10 @@ class AdaptableAttention(WavLMAttention):
     """The official one passes the weights of its linear layers to a function and never calls the layers, so that LoRA
     on them would have no effect (transformers#48773)."""
 
+    def __init__(self, official: WavLMAttention) -> None:
+        nn.Module.__init__(self)  # that of the official class would draw weights
+        vars(self).update(vars(official))
+
     def torch_multi_head_self_attention(  # pyright: ignore[reportIncompatibleMethodOverride] no weights are returned
         self, hidden_states: Tensor, attention_mask: Tensor | None, gated_position_bias: Tensor
     ) -> tuple[Tensor, None]:
@@ -298,31 +302,22 @@ class AdaptableAttention(WavLMAttention):
         return self.out_proj(mixed.transpose(1, 2).flatten(2)), None
 
 
-class AdaptableWavLM(WavLMModel):
-    """`WavLMModel` with attention that adapters can reach."""
-
-    def __init__(self, config: WavLMConfig) -> None:
-        super().__init__(config)
-        for number, layer in enumerate(self.encoder.layers):
-            layer.attention = AdaptableAttention(
-                config.hidden_size,
-                config.num_attention_heads,
-                config.attention_dropout,
-                config.num_buckets,
-                config.max_bucket_distance,
-                has_relative_position_bias=number == 0,
-            )
-
-
 class WavLM(WaveEncoder):
     """WavLM (Chen et al., 2022): HuBERT with noise and second speakers in training, and gated relative positions."""
 
-    model_class = AdaptableWavLM
+    model_class = WavLMModel
 
     @classmethod
     def kernels(cls, attention: str) -> dict[str, str]:
         """Eager and sdpa both mean `AdaptableAttention`; others are refused by the official class."""
         return {"": "eager" if attention == "sdpa" else attention}
+
+    @classmethod
+    def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:
+        """The encoder with attention that adapters can reach."""
+        for layer in model.encoder.layers:
+            layer.attention = AdaptableAttention(layer.attention)
+        return model
 
     def run(self, features: Tensor, real: Tensor | None) -> list[Tensor]:
         states, bias = [self.embedded(features, real)], None

@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -19,7 +17,7 @@ from ...data_modules.schema import Pair, check_situation
 from .attention import KERNEL, attention_layout
 from .base import Backbone, BackbonePart, Checkpoint, Layout
 from .inputs import Clips, Inputs, Packed
-from .layers import capture_outputs, passing_on
+from .layers import passing_on
 from .loading import load_processor, one_line
 from .packing import pack
 
@@ -50,7 +48,6 @@ class AudioLanguageModel(Backbone):
     own_audio_token: ClassVar[str | None] = None  # the audio token where the processor does not say it
     # False where layers pass on more than one state for each token, so that none can be entered from outside
     entered_at_layers: ClassVar[bool] = True
-    _every_layer: bool = False
     tower_width: ClassVar[str] = "hidden_size"  # what the width of the tower's layers is called in its configuration
 
     @classmethod
@@ -173,13 +170,8 @@ class AudioLanguageModel(Backbone):
         # By positions that the host knows: a mask of audio tokens would make it wait for the GPU
         flat = embeddings.flatten(0, 1).index_copy(0, tokens.audio_positions.to(embeddings.device), audio)
         embeddings = flat.view_as(embeddings)
-        collecting = capture_outputs(self.layers) if self._every_layer else nullcontext(())
-        with attention_layout(inputs.padding_last, packed), collecting as layer_states:
-            last = self.read(tokens.input_ids, embeddings, tokens.attention_mask, positions)
-        if any(states.ndim != 3 for states in layer_states):
-            raise UserError(f"pooling layer_mix: backbone {self.name} has several states of each token in its layers")
-        # Layers may lie on several GPUs
-        hidden = torch.cat([states.to(last.device) for states in layer_states], -1) if layer_states else last
+        with attention_layout(inputs.padding_last, packed):
+            hidden = self.read(tokens.input_ids, embeddings, tokens.attention_mask, positions)
         # Back to a row for each pair
         return hidden if packed is None else hidden.flatten(0, 1)[packed.where.to(hidden.device)]
 
@@ -197,9 +189,6 @@ class AudioLanguageModel(Backbone):
         states = ids.new_full(ids.shape, -1)
         states.view(-1)[inputs.audio_positions] = inputs.audio_index
         return pack(ids, mask, states, inputs.response_mask, self.hidden_size)
-
-    def return_every_layer(self) -> None:
-        self._every_layer = True
 
     def save_processor(self, folder: str) -> None:
         self.processor.save_pretrained(folder)

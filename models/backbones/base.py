@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...data_modules.errors import UserError
 from ...data_modules.schema import Pair, check_situation
 from ..settings import Attention, PartName
 from .inputs import Clips, Inputs, Packed
@@ -134,11 +133,6 @@ class Backbone(ABC):
         """From now on, `hidden_states` are those before `final_norm`; its weights stay, as exports need them."""
         if self.final_norm is not None:
             self.network.get_submodule(self.final_norm).register_forward_hook(_its_input)
-
-    def return_every_layer(self) -> None:
-        """From now on, `hidden_states` are those of every layer, side by side `(batch, tokens, layers * hidden)`; a
-        `UserError` without a language model."""
-        raise UserError(f"pooling layer_mix: backbone {self.name} has no language model; expected another pooling")
 
     @abstractmethod
     def audio_tokens(self, samples: int) -> int:

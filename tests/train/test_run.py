@@ -170,7 +170,7 @@ def test_histograms_are_learned_and_the_exported_judge_scores_alike(stepped, tra
 @pytest.fixture(scope="module")
 def half(train_arguments, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("half") / "run"
-    train(train_arguments(folder, judge__depth=0.5, judge__pooling="layer_mix", trainer__max_epochs=1))
+    train(train_arguments(folder, judge__depth=0.5, judge__pooling="attention", trainer__max_epochs=1))
     return folder
 
 

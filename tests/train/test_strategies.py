@@ -140,7 +140,7 @@ SETTINGS = {
     "data__eval_batch_size": 2,
     "judge__lora__full_parts": "[projector]",
     "judge__depth": 3,
-    "judge__pooling": "layer_mix",
+    "judge__pooling": "attention",
     "cache__what": "none",
 }
 ALONE = {"trainer__devices": 1, "data__batch_size": 4}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import shutil
-from dataclasses import replace
-from unittest import mock
 
 import pytest
 import torch
@@ -14,11 +11,9 @@ from empathy_judge.data_modules.schema import Pair
 from empathy_judge.models.backbones.layers import passing_on
 from empathy_judge.models.export.write import write_backbone
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import HeadInputSettings
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.nn.functional import layer_norm
 
 from .conftest import judge_of, loaded, refused
 
@@ -163,33 +158,6 @@ def test_an_exported_backbone_has_its_layers_alone_and_is_loaded_again(family, t
 def test_a_depth_that_is_none_is_refused(make_family, depth, message):
     with pytest.raises(UserError, match=message):
         judge_at(make_family("qwen2_audio"), depth)
-
-
-@torch.no_grad()
-def test_a_mix_of_layers_is_that_of_judges_of_each_depth(language_model, pairs, same, rounding):
-    layers = layers_of(language_model)
-    judge = judge_at(language_model, layers, pooling="layer_mix")
-    inputs = judge.build_inputs(pairs)
-    if language_model.name == "gemma3n":
-        with pytest.raises(UserError, match=r"pooling layer_mix: backbone .* has several states of each token"):
-            judge(inputs)
-        return
-    judge.pooling.layer_weights.copy_(torch.linspace(-1, 1, layers))
-    found, expected = judge.pooled(inputs), torch.zeros(2, judge.backbone.hidden_size)
-    for k, weight in enumerate(judge.pooling.layer_weights.softmax(0), start=1):
-        pooled = judge_at(language_model, k, depth_norm=False).pooled(inputs)
-        expected += weight * layer_norm(pooled, pooled.shape[-1:])
-    assert same(found, expected, rounding)
-    assert same(torch.cat([judge.pooled(judge.build_inputs([pair])) for pair in pairs]), found, rounding)
-    asked = [pairs[0], replace(pairs[0], pair_id="other", response=pairs[1].response)]
-    with mock.patch("empathy_judge.models.backbones.packing.MAX_PACKED_FRACTION", math.inf):
-        scores = torch.stack([own.score for _, own in Predictor(judge).predict(asked)])
-    assert (scores - judge(judge.build_inputs(asked))).abs().max() <= 1e-5
-
-
-def test_an_encoder_has_no_layers_to_mix(encoder):
-    with pytest.raises(UserError, match=r"pooling layer_mix: backbone .* has no language model; expected another"):
-        judge_at(encoder, None, pooling="layer_mix")
 
 
 def test_lora_is_on_the_layers_that_there_are(language_model):

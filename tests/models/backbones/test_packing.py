@@ -12,7 +12,6 @@ import pytest
 import torch
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import Pair, Turn
-from empathy_judge.models import judge as judge_module
 from empathy_judge.models.backbones import packing
 from empathy_judge.models.backbones.attention import KERNEL
 from empathy_judge.models.backbones.layers import recompute_activations
@@ -143,7 +142,7 @@ def test_nothing_behind_the_response_is_read(language_model, pairs, judge_of, mo
     seconds = {source: len(source.samples) / RATE for pair in pairs for source in pair.clips}
     assert judge.count_tokens(pairs, seconds).tolist() == inputs.attention_mask.sum(-1).tolist()
     judge._known_questions.clear()
-    monkeypatch.setattr(judge_module, "POOLINGS_OF_RESPONSE", ())
+    monkeypatch.setattr(judge.pooling, "reads_response_only", False)
     whole = judge.build_inputs(pairs)
     behind = (whole.attention_mask.sum(-1) - inputs.attention_mask.sum(-1)).unique()
     assert len(behind) == 1
