@@ -16,8 +16,9 @@ from ..scorer import Scorer
 
 LONG_TEXT = 1_000
 """Bytes of a situation that are as much work as one more window."""
-_FIRST_PACE = 0.05  # seconds for a unit of work, until one was measured
+_FIRST_PACE = 0.02  # seconds for a second of audio, until it was measured
 _OLD_SHARE = 0.8  # weight of the old value in the running mean of them
+_LEAST_SECONDS = 5.0  # of audio, as which a pair counts however short it is
 
 
 def work_of(windows: int, situation: str) -> int:
@@ -32,12 +33,18 @@ class QueuedPair:
     pair: Pair  # what is scored
     level: float  # of its intervals
     work: int = 1  # see `work_of`
+    seconds: float = 0.0  # of audio that is read; a clip is read again for each window of the other clips
     clipped: bool = False  # its response is (`data_modules.audio.is_clipped`)
     # its assessment, or what is wrong with its audio; cancelled = nobody wants it any more
     future: Future[Assessment | AudioError] = field(default_factory=Future)
     entered: float = field(default_factory=time.monotonic)  # when it began to wait (`time.monotonic`)
     batch: int = 0  # pairs that were scored together with it, itself included; 0 = not yet
     waited: float = 0.0  # seconds before its batch began
+
+    @property
+    def cost(self) -> float:
+        """What its time is proportional to: seconds of audio, each window with the whole text."""
+        return max(self.seconds, _LEAST_SECONDS) * work_of(1, self.pair.situation or "")
 
 
 class Full(Exception):
@@ -69,7 +76,7 @@ class Batcher:
         self._scorer, self._max_queue, self._patience = scorer, max_queue, patience
         self._on_batch, self._on_lost = on_batch, on_lost
         self.jobs: list[QueuedPair] = []  # that wait, the first that came first
-        self.pace = _FIRST_PACE  # seconds for a unit of work, a running mean
+        self.pace = _FIRST_PACE  # seconds for a unit of cost, a running mean
         self._changed = threading.Condition()
         self._closed = False
         self._begun: Sequence[QueuedPair] = ()
@@ -78,7 +85,7 @@ class Batcher:
 
     def seconds(self) -> float:
         """How long it takes until what waits now is scored."""
-        return self.pace * sum(job.work for job in (*self.jobs, *self._begun))
+        return self.pace * sum(job.cost for job in (*self.jobs, *self._begun))
 
     def has_place(self, work: int = 1) -> bool:
         """Whether so much more work may wait."""
@@ -129,7 +136,7 @@ class Batcher:
                 for job, outcome in zip(group, assessments, strict=True):
                     job.future.set_result(outcome)
             seconds = time.monotonic() - start
-            self.pace += (1 - _OLD_SHARE) * (seconds / sum(job.work for job in jobs) - self.pace)
+            self.pace += (1 - _OLD_SHARE) * (seconds / sum(job.cost for job in jobs) - self.pace)
             self._begun = ()
             self._on_batch(len(jobs), seconds)
 

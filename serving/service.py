@@ -336,7 +336,8 @@ class Service:
             judge.check_work(form, "the responses", together, _WORK_OF_A_REQUEST)
             seconds.responses.append(round(lasts, 3))
             work = work_of(windows, form.situation)
-            jobs[key] = QueuedPair(_pair(record, form, clips, clip), level, work, clipped)
+            read = sum(each.seconds * windows / judge.windows(each.seconds) for each in (*clips, clip))
+            jobs[key] = QueuedPair(_pair(record, form, clips, clip), level, work, read, clipped)
         self._stage(record, "decode", time.monotonic() - start)
         record.facts["audio_seconds"] = round(sum(seconds.context + seconds.responses), 3)
         return jobs, seconds

@@ -20,7 +20,7 @@ CLIP = Clip(np.full(RATE, 0.5, np.float32), RATE)
 
 def jobs(names: str, work: int = 1) -> list[QueuedPair]:
     """A pair of nothing much for each letter."""
-    return [QueuedPair(make_pair(name, None, CLIP), 0.9, work) for name in names]
+    return [QueuedPair(make_pair(name, None, CLIP), 0.9, work, 10.0 * work) for name in names]
 
 
 @pytest.fixture
@@ -130,13 +130,13 @@ def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer):
     held_up(batcher, scorer)
     submitted(batcher, jobs("abc"))
     submitted(batcher, jobs("x", work=2))  # and one is being scored
-    batcher.pace = 5.0
+    batcher.pace = 0.5  # 10 s of audio take 5 s
     assert batcher.seconds() == 30.0
     assert batcher.has_place()
-    batcher.pace = 5.1
+    batcher.pace = 0.51
     assert not batcher.has_place()
     with pytest.raises(Full):
         batcher.submit(jobs("y"))
     scorer.open.set()
     batcher.close()
-    assert 0 < batcher.pace < 5.1  # it was measured
+    assert 0 < batcher.pace < 0.51  # it was measured
