@@ -24,15 +24,9 @@ def jobs(names: str, work: int = 1) -> list[QueuedPair]:
 
 
 @pytest.fixture
-def sizes() -> list[int]:
-    """How many pairs were scored at a time: nothing yet."""
-    return []
-
-
-@pytest.fixture
-def batcher(scorer, sizes) -> Iterator[Batcher]:
+def batcher(scorer) -> Iterator[Batcher]:
     """One with room for twelve pairs."""
-    batcher = Batcher(scorer, 12, lambda pairs, seconds: sizes.append(pairs), pytest.fail)  # type: ignore[arg-type]
+    batcher = Batcher(scorer, 12, lambda pairs, seconds: None, pytest.fail)  # type: ignore[arg-type]
     yield batcher
     scorer.open.set()
     batcher.close()
@@ -107,6 +101,11 @@ def test_closing_scores_what_waits(batcher, scorer):
 )
 def test_work_is_windows_each_with_the_whole_text(windows, situation, work):
     assert work_of(windows, situation) == work
+
+
+@pytest.mark.parametrize(("seconds", "situation", "cost"), [(2, "", 5), (90, "", 90), (90, "x" * 1000, 180)])
+def test_a_pair_costs_what_is_read_for_it_and_never_less_than_a_few_seconds(seconds, situation, cost):
+    assert QueuedPair(make_pair("a", None, CLIP, situation), 0.9, seconds=seconds).cost == cost
 
 
 def test_a_batch_has_no_more_work_than_one_of_short_pairs(batcher, scorer):
