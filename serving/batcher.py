@@ -15,7 +15,10 @@ from ..models.clip_encoder import lost_device
 from ..scorer import Scorer
 
 LONG_TEXT = 1_000
-"""Bytes of a situation that are as much work as one more window."""
+"""Bytes of a situation that are as much work as one more window, and beyond which a pair is scored alone: others would
+be padded to its length."""
+LONG_AUDIO = 60.0
+"""Seconds that are read for a pair beyond which it is scored alone: others would wait for all of them."""
 _FIRST_PACE = 0.02  # seconds for a second of audio, until it was measured
 _OLD_SHARE = 0.8  # weight of the old value in the running mean of them
 _LEAST_SECONDS = 5.0  # of audio, as which a pair counts however short it is
@@ -42,6 +45,11 @@ class QueuedPair:
     waited: float = 0.0  # seconds before its batch began
 
     @property
+    def is_long(self) -> bool:
+        """Whether it is scored alone."""
+        return self.seconds > LONG_AUDIO or work_of(1, self.pair.situation or "") > 1
+
+    @property
     def cost(self) -> float:
         """What its time is proportional to: seconds of audio, each window with the whole text."""
         return max(self.seconds, _LEAST_SECONDS) * work_of(1, self.pair.situation or "")
@@ -54,8 +62,8 @@ class Full(Exception):
 class Batcher:
     """A bounded queue and the one thread that calls the judge.
 
-    As soon as the judge is free it takes what came first, at most as much work as a batch of the scorer's in short
-    pairs; a pair of more work is scored alone.
+    As soon as the judge is free it takes what came first, at most a batch of the scorer's. Pairs of long texts or of
+    much audio are scored one by one; those behind such a pair may join the batch before it.
 
     Args:
         scorer: The judge.
@@ -146,12 +154,11 @@ class Batcher:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self.jobs or self._closed)
-                taken, work = self.jobs[:1], sum(job.work for job in self.jobs[:1])
-                for job in self.jobs[1:]:
-                    if (work := work + job.work) > size:
-                        break
-                    taken.append(job)
-                self.jobs, closed = self.jobs[len(taken) :], self._closed
+                # The first decides, so that a long pair is not passed over for ever
+                taken, closed = self.jobs[:1], self._closed
+                if taken and not taken[0].is_long:
+                    taken = [job for job in self.jobs if not job.is_long][:size]
+                self.jobs = [job for job in self.jobs if job not in taken]
             # From here on a job cannot be cancelled any more; those that were are left out
             jobs = [job for job in taken if job.future.set_running_or_notify_cancel()]
             if jobs or (closed and not taken):
