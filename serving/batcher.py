@@ -20,7 +20,7 @@ be padded to its length."""
 LONG_AUDIO = 60.0
 """Seconds that are read for a pair beyond which it is scored alone: others would wait for all of them."""
 _FIRST_PACE = 0.02  # seconds for a second of audio, until it was measured
-_OLD_SHARE = 0.8  # weight of the old value in the running mean of them
+_OLD_SHARE = 0.8  # weight of the old value in a running mean of batches
 _LEAST_SECONDS = 5.0  # of audio, as which a pair counts however short it is
 
 
@@ -84,7 +84,8 @@ class Batcher:
         self._scorer, self._max_queue, self._patience = scorer, max_queue, patience
         self._on_batch, self._on_lost = on_batch, on_lost
         self.jobs: list[QueuedPair] = []  # that wait, the first that came first
-        self.pace = _FIRST_PACE  # seconds for a unit of cost, a running mean
+        self.pace = _FIRST_PACE  # seconds for a unit of cost
+        self._mean_seconds, self._mean_cost = _FIRST_PACE * _LEAST_SECONDS, _LEAST_SECONDS  # of a batch
         self._changed = threading.Condition()
         self._closed = False
         self._begun: Sequence[QueuedPair] = ()
@@ -144,7 +145,10 @@ class Batcher:
                 for job, outcome in zip(group, assessments, strict=True):
                     job.future.set_result(outcome)
             seconds = time.monotonic() - start
-            self.pace += (1 - _OLD_SHARE) * (seconds / sum(job.cost for job in jobs) - self.pace)
+            # A ratio of means: the mean of ratios would follow small batches, which are slow for their cost
+            self._mean_seconds += (1 - _OLD_SHARE) * (seconds - self._mean_seconds)
+            self._mean_cost += (1 - _OLD_SHARE) * (sum(job.cost for job in jobs) - self._mean_cost)
+            self.pace = self._mean_seconds / self._mean_cost
             self._begun = ()
             self._on_batch(len(jobs), seconds)
 
