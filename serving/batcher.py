@@ -15,9 +15,13 @@ from ..models.scoring import lost_device
 from ..scorer import Scorer
 
 LONG_TEXT = 1_000
-"""Bytes of a situation that are as much work as one more window."""
-_FIRST_PACE = 0.05  # seconds for a unit of work, until one was measured
-_OLD_SHARE = 0.8  # weight of the old value in the running mean of them
+"""Bytes of a situation that are as much work as one more window, and beyond which a pair is scored alone: others would
+be padded to its length."""
+LONG_AUDIO = 60.0
+"""Seconds that are read for a pair beyond which it is scored alone: others would wait for all of them."""
+_FIRST_PACE = 0.02  # seconds for a second of audio, until it was measured
+_OLD_SHARE = 0.8  # weight of the old value in a running mean of batches
+_LEAST_SECONDS = 5.0  # of audio, as which a pair counts however short it is
 
 
 def work_of(windows: int, situation: str) -> int:
@@ -32,12 +36,23 @@ class QueuedPair:
     pair: Pair  # what is scored
     level: float  # of its intervals
     work: int = 1  # see `work_of`
+    seconds: float = 0.0  # of audio that is read; a clip is read again for each window of the other clips
     clipped: bool = False  # its response is (`data_modules.audio.is_clipped`)
     # its assessment, or what is wrong with its audio; cancelled = nobody wants it any more
     future: Future[Assessment | AudioError] = field(default_factory=Future)
     entered: float = field(default_factory=time.monotonic)  # when it began to wait (`time.monotonic`)
     batch: int = 0  # pairs that were scored together with it, itself included; 0 = not yet
     waited: float = 0.0  # seconds before its batch began
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is scored alone."""
+        return self.seconds > LONG_AUDIO or work_of(1, self.pair.situation or "") > 1
+
+    @property
+    def cost(self) -> float:
+        """What its time is proportional to: seconds of audio, each window with the whole text."""
+        return max(self.seconds, _LEAST_SECONDS) * work_of(1, self.pair.situation or "")
 
 
 class Full(Exception):
@@ -47,8 +62,8 @@ class Full(Exception):
 class Batcher:
     """A bounded queue and the one thread that calls the judge.
 
-    As soon as the judge is free it takes what came first, at most as much work as a batch of the scorer's in short
-    pairs; a pair of more work is scored alone.
+    As soon as the judge is free it takes what came first, at most a batch of the scorer's. Pairs of long texts or of
+    much audio are scored one by one; those behind such a pair may join the batch before it.
 
     Args:
         scorer: The judge.
@@ -69,7 +84,8 @@ class Batcher:
         self._scorer, self._max_queue, self._patience = scorer, max_queue, patience
         self._on_batch, self._on_lost = on_batch, on_lost
         self.jobs: list[QueuedPair] = []  # that wait, the first that came first
-        self.pace = _FIRST_PACE  # seconds for a unit of work, a running mean
+        self.pace = _FIRST_PACE  # seconds for a unit of cost
+        self._mean_seconds, self._mean_cost = _FIRST_PACE * _LEAST_SECONDS, _LEAST_SECONDS  # of a batch
         self._changed = threading.Condition()
         self._closed = False
         self._begun: Sequence[QueuedPair] = ()
@@ -78,7 +94,7 @@ class Batcher:
 
     def seconds(self) -> float:
         """How long it takes until what waits now is scored."""
-        return self.pace * sum(job.work for job in (*self.jobs, *self._begun))
+        return self.pace * sum(job.cost for job in (*self.jobs, *self._begun))
 
     def has_place(self, work: int = 1) -> bool:
         """Whether so much more work may wait."""
@@ -129,7 +145,10 @@ class Batcher:
                 for job, outcome in zip(group, assessments, strict=True):
                     job.future.set_result(outcome)
             seconds = time.monotonic() - start
-            self.pace += (1 - _OLD_SHARE) * (seconds / sum(job.work for job in jobs) - self.pace)
+            # A ratio of means: the mean of ratios would follow small batches, which are slow for their cost
+            self._mean_seconds += (1 - _OLD_SHARE) * (seconds - self._mean_seconds)
+            self._mean_cost += (1 - _OLD_SHARE) * (sum(job.cost for job in jobs) - self._mean_cost)
+            self.pace = self._mean_seconds / self._mean_cost
             self._begun = ()
             self._on_batch(len(jobs), seconds)
 
@@ -139,12 +158,11 @@ class Batcher:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self.jobs or self._closed)
-                taken, work = self.jobs[:1], sum(job.work for job in self.jobs[:1])
-                for job in self.jobs[1:]:
-                    if (work := work + job.work) > size:
-                        break
-                    taken.append(job)
-                self.jobs, closed = self.jobs[len(taken) :], self._closed
+                # The first decides, so that a long pair is not passed over for ever
+                taken, closed = self.jobs[:1], self._closed
+                if taken and not taken[0].is_long:
+                    taken = [job for job in self.jobs if not job.is_long][:size]
+                self.jobs = [job for job in self.jobs if job not in taken]
             # From here on a job cannot be cancelled any more; those that were are left out
             jobs = [job for job in taken if job.future.set_running_or_notify_cancel()]
             if jobs or (closed and not taken):

@@ -97,8 +97,14 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read what came; after a refusal throw it away."""
-        if not self._is_refused:
-            super().data_received(data)
+        if self._is_refused:
+            return
+        super().data_received(data)
+        # uvicorn's timer of idle connections starts with the answer, and has ended if more of the body came after it
+        if self.is_between_requests and self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP, instead of the application, and end the connection; uvicorn calls it.
@@ -145,8 +151,8 @@ class Connection(H11Protocol):
     @property
     def is_between_requests(self) -> bool:
         """Whether the client took an answer to a whole request, and nothing has come since then."""
-        is_done = self.timeout_keep_alive_task is not None and self.conn.their_state is h11.IDLE
-        return is_done and not self.is_not_taken
+        is_done = self.cycle is not None and self.cycle.response_complete and self.conn.their_state is h11.IDLE
+        return is_done and not self.conn.trailing_data[0] and not self.is_not_taken
 
 
 def most_connections() -> int:

@@ -148,11 +148,7 @@ def request_body(form: type[Form]) -> dict[str, Any]:
 
 
 def check_head(request: Request, form: type[Form], limits: Limits) -> None:
-    """Check what is known before the body.
-
-    Raises:
-        Problem: If it is no form, compressed, or too large, or has a field in the address.
-    """
+    """Refuse, before the body comes, what is no form, compressed or too large, or has a field in the address."""
     kind, options = parse_options_header(request.headers.get("content-type"))
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
         raise Problem("not_multipart")

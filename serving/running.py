@@ -65,7 +65,6 @@ async def serve(app: FastAPI, listener: socket.socket) -> None:
     _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
     # The soft limit, often 1,024, is raised to the hard one: each connection takes a descriptor
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
-
     signals = 0
 
     def on_signal(sig: int, frame: FrameType | None) -> None:

@@ -104,11 +104,7 @@ class ServedJudge:
         return math.prod(math.ceil(duration / self.scorer.max_seconds) for duration in seconds)
 
     def check_work(self, form: Form, clips: str, windows: int, most: int) -> None:
-        """Check that clips make no more windows than are `most` units of work, nor more than may ever wait.
-
-        Raises:
-            AudioError: If they do.
-        """
+        """Raise `AudioError` if clips make more windows than are `most` units of work, or than may ever wait."""
         of_text = work_of(1, form.situation)
         # A clip of the longest length is accepted whatever that is
         limit = min(max(most, self.windows(self.max_seconds)), self.max_queue) // of_text
@@ -123,12 +119,8 @@ class ServedJudge:
         return Problem("busy", f"too many requests wait; ask again in {wait} s", {"Retry-After": wait})
 
     def dimensions_of(self, form: Form) -> list[str]:
-        """The dimensions that a form asks for: the one to rank by; else one that it names, or all.
-
-        Raises:
-            Problem: If the judge has no such dimension, or not what else is asked for.
-            UserError: If it knows nothing of preferences, which a ranking asks for.
-        """
+        """The dimensions that a form asks for: the one to rank by; else one that it names, or all. A form that asks for
+        what the judge does not have is refused."""
         names, ranks = [dimension.name for dimension in self.scorer.dimensions], isinstance(form, RankForm)
         if self.scorer.calibration is None:
             if "level" in form.model_fields_set:
@@ -187,11 +179,7 @@ class Service:
 
     @property
     def judge(self) -> ServedJudge:
-        """The judge at work.
-
-        Raises:
-            Problem: If it is not loaded yet, or is stopping.
-        """
+        """The judge at work; a `Problem` while it is loaded or the service is stopping."""
         if self.is_stopping:
             raise Problem("stopping", headers={"Retry-After": "5"})
         if self._judge is None:
@@ -336,7 +324,8 @@ class Service:
             judge.check_work(form, "the responses", together, _WORK_OF_A_REQUEST)
             seconds.responses.append(round(lasts, 3))
             work = work_of(windows, form.situation)
-            jobs[key] = QueuedPair(_pair(record, form, clips, clip), level, work, clipped)
+            read = sum(each.seconds * windows / judge.windows(each.seconds) for each in (*clips, clip))
+            jobs[key] = QueuedPair(_pair(record, form, clips, clip), level, work, read, clipped)
         self._stage(record, "decode", time.monotonic() - start)
         record.facts["audio_seconds"] = round(sum(seconds.context + seconds.responses), 3)
         return jobs, seconds

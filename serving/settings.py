@@ -114,11 +114,7 @@ class ServiceSettings(Limits):
 
 
 def read_token() -> str | None:
-    """The token out of the environment; None = there is none, and everybody may ask.
-
-    Raises:
-        UserError: If it is empty or cannot be sent in a header.
-    """
+    """The token out of the environment, if it can be sent in a header; None = there is none, and everybody may ask."""
     if (token := os.environ.get(TOKEN_VARIABLE)) is None:
         return None
     token = token.strip()
@@ -129,11 +125,7 @@ def read_token() -> str | None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens, before anything that takes time; port 0 = any that is free.
-
-    Raises:
-        UserError: If nothing can listen there.
-    """
+    """A socket that listens, before anything that takes time; port 0 = any that is free."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)

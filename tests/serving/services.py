@@ -212,6 +212,11 @@ def get(service: Live, path: str) -> httpx.Response:
         return client.get(service.url + path)
 
 
+def metric(service: Live, line: str) -> float:
+    """The value of a line of `/metrics` of a service on a socket."""
+    return counter(lambda _, path: get(service, path), line)
+
+
 def error_of(answer: Any) -> tuple[int, str, str]:
     """Status, code and message of an error, which has the form of all errors."""
     body = answer.json()

@@ -18,21 +18,15 @@ from .services import RATE, FakeScorer
 CLIP = Clip(np.full(RATE, 0.5, np.float32), RATE)
 
 
-def jobs(names: str, work: int = 1) -> list[QueuedPair]:
+def jobs(names: str, work: int = 1, seconds: float = 10.0) -> list[QueuedPair]:
     """A pair of nothing much for each letter."""
-    return [QueuedPair(make_pair(name, None, CLIP), 0.9, work) for name in names]
+    return [QueuedPair(make_pair(name, None, CLIP), 0.9, work, seconds) for name in names]
 
 
 @pytest.fixture
-def sizes() -> list[int]:
-    """How many pairs were scored at a time: nothing yet."""
-    return []
-
-
-@pytest.fixture
-def batcher(scorer, sizes) -> Iterator[Batcher]:
+def batcher(scorer) -> Iterator[Batcher]:
     """One with room for twelve pairs."""
-    batcher = Batcher(scorer, 12, lambda pairs, seconds: sizes.append(pairs), pytest.fail)  # type: ignore[arg-type]
+    batcher = Batcher(scorer, 12, lambda pairs, seconds: None, pytest.fail)  # type: ignore[arg-type]
     yield batcher
     scorer.open.set()
     batcher.close()
@@ -109,34 +103,35 @@ def test_work_is_windows_each_with_the_whole_text(windows, situation, work):
     assert work_of(windows, situation) == work
 
 
-def test_a_batch_has_no_more_work_than_one_of_short_pairs(batcher, scorer):
-    held_up(batcher, scorer)
-    batcher.submit([*jobs("uv"), *jobs("a", work=2), *jobs("b", work=3), *jobs("w"), *jobs("x")])
-    scorer.open.set()
-    batcher.close()
-    assert order(scorer) == ["1", "uva", "bw", "x"]
+@pytest.mark.parametrize(("seconds", "situation", "cost"), [(2, "", 5), (90, "", 90), (90, "x" * 1000, 180)])
+def test_a_pair_costs_what_is_read_for_it_and_never_less_than_a_few_seconds(seconds, situation, cost):
+    assert QueuedPair(make_pair("a", None, CLIP, situation), 0.9, seconds=seconds).cost == cost
 
 
-def test_a_pair_of_more_work_than_a_batch_is_scored_alone(batcher, scorer):
+def test_who_came_first_is_scored_first_and_those_with_long_texts_or_much_audio_alone(batcher, scorer):
     held_up(batcher, scorer)
-    batcher.submit([*jobs("u"), *jobs("a", work=9), *jobs("vw")])
+    batcher.submit(jobs("uv"))
+    text = QueuedPair(make_pair("a", None, CLIP, "x" * 1000), 0.9)
+    batcher.submit([text, *jobs("w"), *jobs("c", seconds=61.0)])
+    last = submitted(batcher, jobs("xyz"))
     scorer.open.set()
     batcher.close()
-    assert order(scorer) == ["1", "u", "a", "vw"]
+    assert all(job.future.result(10) for job in last)
+    assert order(scorer) == ["1", "uvwx", "a", "c", "yz"]
 
 
 def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer):
     batcher = Batcher(scorer, 100, lambda pairs, seconds: None, pytest.fail, patience=30.0)  # type: ignore[arg-type]
     held_up(batcher, scorer)
     submitted(batcher, jobs("abc"))
-    submitted(batcher, jobs("x", work=2))  # and one is being scored
-    batcher.pace = 5.0
+    submitted(batcher, jobs("x", work=2, seconds=20.0))  # and one is being scored
+    batcher.pace = 0.5  # 10 s of audio take 5 s
     assert batcher.seconds() == 30.0
     assert batcher.has_place()
-    batcher.pace = 5.1
+    batcher.pace = 0.51
     assert not batcher.has_place()
     with pytest.raises(Full):
         batcher.submit(jobs("y"))
     scorer.open.set()
     batcher.close()
-    assert 0 < batcher.pace < 5.1  # it was measured
+    assert 0 < batcher.pace < 0.51  # it was measured

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from ..conftest import until
-from .services import PART, FakeScorer, Live, counter, get, live, post, wav
+from .services import PART, FakeScorer, Live, get, live, metric, post, wav
 
 HOST = b"Host: localhost\r\n"
 FORM = b"Content-Type: multipart/form-data; boundary=b\r\n"
@@ -102,11 +102,8 @@ def test_a_refused_body_is_counted_by_its_code_and_not_as_a_client_that_is_gone(
     with live(FakeScorer()) as service:
         assert error_to(service, request(HOST + FORM + CHUNKED, chunked(bytes(10_000), 1)))[0] == 400
         assert error_to(service, request(HOST + FORM + CHUNKED, b"no chunk\r\n"))[0] == 400
-        read = counter(
-            lambda _, path: get(service, path), 'empathy_judge_requests_total{route="/v1/score",status="400"}'
-        )
-        assert read == 2
-        until(lambda: counter(lambda _, path: get(service, path), "empathy_judge_uploads") == 0)
+        assert metric(service, 'empathy_judge_requests_total{route="/v1/score",status="400"}') == 2
+        until(lambda: metric(service, "empathy_judge_uploads") == 0)
 
 
 @pytest.mark.parametrize(("seconds", "size"), [(0.1, 16), (9.0, 300), (9.0, 4096), (9.0, 10**6)])

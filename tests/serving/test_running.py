@@ -26,7 +26,7 @@ from empathy_judge.serving.running import run
 from empathy_judge.serving.settings import listen
 
 from ..conftest import until
-from .services import PART, FakeScorer, Live, counter, get, live, post, wav
+from .services import PART, FakeScorer, Live, get, live, metric, post, wav
 
 
 def head(length: int | None, path: str = "/v1/score") -> bytes:
@@ -34,10 +34,6 @@ def head(length: int | None, path: str = "/v1/score") -> bytes:
     size = b"Transfer-Encoding: chunked" if length is None else b"Content-Length: %d" % length
     kind = b"Content-Type: multipart/form-data; boundary=b"
     return b"POST %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n%s\r\n\r\n" % (path.encode(), kind, size)
-
-
-def _metric(service: Live, line: str) -> float:
-    return counter(lambda _, path: get(service, path), line)
 
 
 def answer_on(connection: socket.socket) -> tuple[int, str]:
@@ -106,22 +102,22 @@ def test_who_hangs_up_is_not_scored():
         until(lambda: len(scorer.heard) == 1)
         body = PART + wav(0.75) + b"\r\n--b--\r\n"
         with service.raw(head(len(body)) + body):
-            until(lambda: _metric(service, "empathy_judge_queue_pairs") == 1)
-        until(lambda: _metric(service, "empathy_judge_queue_pairs") == 0)
+            until(lambda: metric(service, "empathy_judge_queue_pairs") == 1)
+        until(lambda: metric(service, "empathy_judge_queue_pairs") == 0)
         scorer.open.set()
         assert first.result().status_code == 200
         assert post(service, wav(0.5)).status_code == 200
-        assert _metric(service, 'empathy_judge_requests_total{route="/v1/score",status="499"}') == 1
+        assert metric(service, 'empathy_judge_requests_total{route="/v1/score",status="499"}') == 1
     assert [round(4 * float(pair.response.samples.max())) for pair in scorer.heard] == [1, 2]
 
 
 def test_uploads_beyond_the_limit_are_refused_until_one_ends():
     with live(FakeScorer(), concurrency=1) as service:
         with service.raw(head(100_000) + PART):
-            until(lambda: _metric(service, "empathy_judge_uploads") == 1)
+            until(lambda: metric(service, "empathy_judge_uploads") == 1)
             answer = post(service, wav())
             assert (answer.status_code, answer.json()["error"]["code"]) == (429, "busy")
-        until(lambda: _metric(service, "empathy_judge_uploads") == 0)
+        until(lambda: metric(service, "empathy_judge_uploads") == 0)
         assert post(service, wav()).status_code == 200
 
 
@@ -132,8 +128,8 @@ def test_at_the_end_nobody_new_is_let_in_and_everybody_else_is_answered():
         body = PART + wav() + b"\r\n--b--\r\n"
         sending = service.raw(head(len(body)) + body[:1000])  # in the middle of its upload
         sent = [pool.submit(post, service, wav()) for _ in range(9)]
-        until(lambda: _metric(service, "empathy_judge_queue_pairs") == 9 - len(scorer.heard) and scorer.heard)
-        until(lambda: _metric(service, "empathy_judge_uploads") == 1)
+        until(lambda: metric(service, "empathy_judge_queue_pairs") == 9 - len(scorer.heard) and scorer.heard)
+        until(lambda: metric(service, "empathy_judge_uploads") == 1)
         service.stop()
         until(lambda: get(service, "/readyz").status_code == 503)
         refused = post(service, wav())
@@ -169,7 +165,7 @@ def test_the_end_comes_within_the_grace_whatever_the_judge_and_clients_do():
         stuck = pool.submit(post, service, wav())
         until(lambda: scorer.heard)
         silent = service.raw(head(100_000) + PART)  # was let in, sends no more
-        until(lambda: _metric(service, "empathy_judge_uploads") == 1)
+        until(lambda: metric(service, "empathy_judge_uploads") == 1)
         begun = time.monotonic()
         service.stop()
         service.thread.join(20)
@@ -224,7 +220,7 @@ def test_beyond_the_limit_of_connections_the_silent_ones_go(monkeypatch, caplog)
     monkeypatch.setattr(connections, "most_connections", lambda: 4)
     with live(FakeScorer()) as service, contextlib.ExitStack() as stack:
         sending = stack.enter_context(service.raw(head(100_000) + PART))
-        until(lambda: _metric(service, "empathy_judge_uploads") == 1)
+        until(lambda: metric(service, "empathy_judge_uploads") == 1)
         silent = [stack.enter_context(service.raw()) for _ in range(12)]
         assert get(service, "/healthz").status_code == 200
         assert all(answer_on(connection) == (0, "") for connection in silent[:8])
