@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -137,3 +139,29 @@ def batches_read(every_batch) -> list[tuple[int, int, list[int]]]:
     read: list[tuple[int, int, list[int]]] = []
     every_batch(lambda module, batch, number: read.append((module.current_epoch, number, batch.indices.tolist())))
     return read
+
+
+@pytest.fixture
+def run(trained_run, tmp_path) -> Path:
+    """A copy of the finished run, to be spoilt."""
+    return Path(shutil.copytree(trained_run, tmp_path / "run"))
+
+
+@pytest.fixture
+def in_a_step(monkeypatch):
+    """Something is done before the step that begins after so many."""
+
+    @contextmanager
+    def patched(after: int, do: Callable[[], None]) -> Iterator[None]:
+        plain, begun = JudgeModule.training_step, itertools.count()
+
+        def step(module: JudgeModule, batch, batch_idx):
+            if next(begun) == after:
+                do()
+            return plain(module, batch, batch_idx)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(JudgeModule, "training_step", step)
+            yield
+
+    return patched

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import itertools
 import json
 import os
 import re
@@ -13,8 +12,6 @@ import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +25,6 @@ from empathy_judge.models import JUDGE_FILE
 from empathy_judge.models.weight_files import damage, read_checkpoint
 from empathy_judge.tools.kills.endings import differing
 from empathy_judge.train import run_folder
-from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 from empathy_judge.train.run_folder import OF_A_RUN, find_resumable, run_lock
 
@@ -39,34 +35,8 @@ from .conftest import LAST_FILE as LAST
 from .conftest import OF_CLIPS, Killed, let_probes_choose_a_kernel
 
 
-@pytest.fixture
-def run(trained_run, tmp_path) -> Path:
-    """A copy of the finished run, to be spoilt."""
-    return Path(shutil.copytree(trained_run, tmp_path / "run"))
-
-
 def assert_same_end(one: Path, other: Path) -> None:
     assert differing(one, other, LAST, BEST) == []
-
-
-@pytest.fixture
-def in_a_step(monkeypatch):
-    """Something is done before the step that begins after so many."""
-
-    @contextmanager
-    def patched(after: int, do: Callable[[], None]) -> Iterator[None]:
-        plain, begun = JudgeModule.training_step, itertools.count()
-
-        def step(module: JudgeModule, batch, batch_idx):
-            if next(begun) == after:
-                do()
-            return plain(module, batch, batch_idx)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(JudgeModule, "training_step", step)
-            yield
-
-    return patched
 
 
 def die() -> None:
