@@ -70,7 +70,8 @@ class Batcher:
         max_queue: Work that may wait, see `work_of`.
         on_batch: Called with the number of pairs that were scored together, and the seconds that it took.
         on_lost: Called with the error of a GPU that this process cannot use any more.
-        patience: Seconds; nothing is let in while a pair would have to wait for longer.
+        patience: Seconds; nothing is let in while a pair would have to wait for longer, and no pair that is scored
+            alone while it would have to wait for longer than half of them.
     """
 
     def __init__(
@@ -96,14 +97,16 @@ class Batcher:
         """How long it takes until what waits now is scored."""
         return self.pace * sum(job.cost for job in (*self.jobs, *self._begun))
 
-    def has_place(self, work: int = 1) -> bool:
-        """Whether so much more work may wait."""
-        return sum(job.work for job in self.jobs) + work <= self._max_queue and self.seconds() <= self._patience
+    def has_place(self, work: int = 1, long: bool = False) -> bool:
+        """Whether so much more work may wait; `long` = of pairs that are scored alone."""
+        # A few long pairs would otherwise fill the time in which many short ones are scored
+        patience = self._patience / 2 if long else self._patience
+        return sum(job.work for job in self.jobs) + work <= self._max_queue and self.seconds() <= patience
 
     def submit(self, jobs: Sequence[QueuedPair]) -> None:
         """Let jobs wait, all of them or none; raises `Full` if there are not so many places."""
         with self._changed:
-            if not self.has_place(sum(job.work for job in jobs)):
+            if not self.has_place(sum(job.work for job in jobs), any(job.is_long for job in jobs)):
                 raise Full
             # Replaced and never changed in place: `seconds` and the metrics read it without the lock
             self.jobs = [*self.jobs, *jobs]

@@ -128,6 +128,9 @@ def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer):
     batcher.pace = 0.5  # 10 s of audio take 5 s
     assert batcher.seconds() == 30.0
     assert batcher.has_place()
+    assert not batcher.has_place(long=True)  # half of the time is for short pairs
+    with pytest.raises(Full):
+        batcher.submit(jobs("l", seconds=61.0))
     batcher.pace = 0.51
     assert not batcher.has_place()
     with pytest.raises(Full):
