@@ -154,7 +154,7 @@ _DESCRIPTION = {
     "dimensions": [{"name": "empathy", "minimum": 1, "maximum": 5, "higher_is_better": True}],
     "settings": {
         "backbone": "nano", "dtype": "float32", "attention": "sdpa", "pooling": "response_mean",
-        "lora": {"parts": ["language_model"], "rank": 4},
+        "lora": {"parts": ["language_model"], "rank": 4}, "head_input": {"audio": "none", "functionals": False},
     },
     "head": {"type": "regression"},
     "max_seconds": 10,
