@@ -56,11 +56,10 @@ def score_columns(names: Sequence[str], calibration: Calibration | None) -> tupl
     `seconds` as in `Assessment`.
     """
     calibrated: list[Column] = []
-    for name in () if calibration is None else names:
-        calibrated += [Column(f"{name}_{kind}", "number") for kind in ("standard_error", "low", "high")]
-        calibrated += (
-            [Column(f"{name}_{ABSTAINED}", "flag")] if calibration is not None and calibration.abstains else []
-        )
+    if calibration is not None:
+        for name in names:
+            calibrated += [Column(f"{name}_{kind}", "number") for kind in ("standard_error", "low", "high")]
+            calibrated += [Column(f"{name}_{ABSTAINED}", "flag")] if calibration.abstains else []
     labels = [Column(f"{name}_label", "text") for name in names]
     last = (Column("warnings", "text"), Column(WINDOWS, "count"), Column("seconds", "number"))
     return (*(Column(name, "number") for name in names), *calibrated, *labels, *last)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar
 
 from ..data_modules.errors import UserError
 from ..data_modules.numerals import parse_number, parse_whole
+from ..data_modules.option_values import number_between
 
 TOKEN_VARIABLE = "EMPATHY_JUDGE_TOKEN"
 """Environment variable that holds the token."""
@@ -29,23 +30,15 @@ ALL_ADDRESSES = ("0.0.0.0", "::", "")
 _NAME = re.compile(r"\*|[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9a-fA-F:.]+")
 
 
-def _from(least: float, most: float, parse: Callable[[str], float] = parse_number) -> Callable[[str], Any]:
-    """Return the function that reads a number in a range from the text of an option."""
-
-    def read(text: str) -> float:
-        try:
-            number = parse(text)
-        except ValueError:
-            number = least - 1
-        if not least <= number <= most:
-            kind = "a whole number" if parse is parse_whole else "seconds"
-            raise ArgumentTypeError(f"{text!r}: expected {kind} from {least:.10g} to {most:.10g}")
-        return number
-
-    return read
+def _seconds(least: float, most: float = 86_400) -> Callable[[str], Any]:
+    return number_between(parse_number, least, most, f"seconds from {least:.10g} to {most:.10g}")
 
 
-_Duration = Annotated[float, _from(0.001, 86_400)]
+def _whole(least: int, most: int) -> Callable[[str], Any]:
+    return number_between(parse_whole, least, most, f"a whole number from {least} to {most}")
+
+
+_Duration = Annotated[float, _seconds(0.001)]
 
 
 def host_name(text: str) -> str:
@@ -76,19 +69,19 @@ class Limits:
 
     TITLE: ClassVar[str] = "limits"
 
-    max_queue: Annotated[int, _from(1, 10**6, parse_whole)] = 128
-    max_bytes: Annotated[int, _from(2**10, 2**32, parse_whole)] = 32 * 2**20
-    concurrency: Annotated[int, _from(1, 10**4, parse_whole)] = 256
-    decoders: Annotated[int, _from(1, 256, parse_whole)] = 2
+    max_queue: Annotated[int, _whole(1, 10**6)] = 128
+    max_bytes: Annotated[int, _whole(2**10, 2**32)] = 32 * 2**20
+    concurrency: Annotated[int, _whole(1, 10**4)] = 256
+    decoders: Annotated[int, _whole(1, 256)] = 2
     decode_seconds: _Duration = 10.0
     body_seconds: _Duration = 60.0
     idle_seconds: _Duration = 10.0
     request_seconds: _Duration = 60.0
-    kept_bytes: Annotated[int, _from(1, 10**12, parse_whole)] = 128 * 2**20
-    drain_seconds: Annotated[float, _from(0, 86_400)] = 2.0
+    kept_bytes: Annotated[int, _whole(1, 10**12)] = 128 * 2**20
+    drain_seconds: Annotated[float, _seconds(0)] = 2.0
     grace_seconds: _Duration = 25.0
     # The shortest clip that the package accepts lasts 0.05 s (`data_modules.audio.MIN_SECONDS`)
-    max_seconds: Annotated[float, _from(0.05, 86_400)] | None = None
+    max_seconds: Annotated[float, _seconds(0.05)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

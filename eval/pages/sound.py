@@ -19,7 +19,7 @@ import numpy as np
 import soundfile
 from markupsafe import Markup
 
-from ...data_modules.audio import AudioSource, Clip, audio_hash, decode, probe
+from ...data_modules.audio import AudioSource, Clip, audio_hash, decode, load_clip, probe
 from ...data_modules.encodings import MP3_RATES
 from ...data_modules.errors import AudioError, UserError, counted
 from ...data_modules.folders import replace_file
@@ -124,8 +124,8 @@ def playable(source: AudioSource) -> tuple[bytes, str, float]:
         AudioError: If the clip cannot be decoded.
     """
     source = source.read_checked() if isinstance(source, StoredClip) else source
-    rate = probe(source).rate
-    samples = decode(source, rate)
+    clip = load_clip(source)
+    samples, rate = clip.samples, clip.rate
     seconds = len(samples) / rate
     if not isinstance(source, Clip):
         encoded = source if isinstance(source, bytes) else Path(source).read_bytes()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
-from ...audio import decode, probe
+from ...audio import load_clip
 from ...errors import AudioError, DataError, UserError, counted, shown
 from ...parallel import map_threads
 from ...tables import read_records, text_of
@@ -263,7 +263,7 @@ def _content_hash(file: Path) -> str | AudioError:
     except AudioError:
         return AudioError("a response: cannot be read")
     try:
-        decode(data, probe(data, "a response").rate, name="a response")
+        load_clip(data, name="a response")
     except AudioError as error:
         return error
     return hashlib.sha256(data).hexdigest()

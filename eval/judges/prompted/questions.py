@@ -17,7 +17,7 @@ import numpy as np
 import soundfile
 import yaml
 
-from ....data_modules.audio import AudioSource, decode, probe
+from ....data_modules.audio import AudioSource, load_clip, resample
 from ....data_modules.errors import UserError, shown
 from ....data_modules.ratings import LABELS, Dimension
 from ....data_modules.schema import Pair
@@ -339,8 +339,9 @@ def _side(
 
 def sound_of(source: AudioSource) -> Sound:
     """A clip as it is sent: mono, 16 bit, at its own rate up to `MAX_RATE`."""
-    rate = min(probe(source).rate, MAX_RATE)
-    samples = decode(source, rate)
+    clip = load_clip(source)
+    rate = min(clip.rate, MAX_RATE)
+    samples = resample(clip.samples, clip.rate, rate)
     file = io.BytesIO()
     soundfile.write(file, np.clip(samples, -1, 1), rate, format="WAV", subtype="PCM_16")
     return Sound(file.getvalue(), len(samples) / rate)
