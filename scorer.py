@@ -23,7 +23,7 @@ from .models.disk_store import DiskStore
 from .models.score_table import Column, score_columns
 from .models.scoring import KEPT_BYTES, Predictor, ScoredPair, load_to_score
 from .models.settings import Quantization
-from .models.three_way import BesideNext, Preference
+from .models.three_way import OverNext, Preference
 
 Scores = dict[str, float]
 """Rating points by dimension."""
@@ -266,9 +266,9 @@ class Scorer:
         calibrations = () if self.calibration is None else self.calibration.dimensions.values()
         return bool(calibrations) and all(calibration.three_way is not None for calibration in calibrations)
 
-    def beside_next(
+    def over_next(
         self, ranked: Sequence[Ranked], by: Sequence[str], max_error: float | None = None
-    ) -> list[BesideNext | None]:
+    ) -> list[OverNext | None]:
         """What people will say of each response in a ranking when they compare it with the next one.
 
         Args:
@@ -280,12 +280,12 @@ class Scorer:
             None = not known: the response is the last one, one of the two has no score, the ranking follows several
             dimensions, or the calibration knows nothing of preferences.
         """
-        results: list[BesideNext | None] = [None] * len(ranked)
+        results: list[OverNext | None] = [None] * len(ranked)
         model = None if self.calibration is None or len(by) != 1 else self.calibration.dimensions[by[0]].three_way
         for position, (response, following) in enumerate(itertools.pairwise(ranked)):
             if model is not None and isinstance(response.found, Assessment) and isinstance(following.found, Assessment):
                 estimate = preference(model, response.found.scores[by[0]], following.found.scores[by[0]])
-                results[position] = None if estimate is None else model.beside(estimate, max_error)
+                results[position] = None if estimate is None else model.over_next(estimate, max_error)
         return results
 
     @property

@@ -82,13 +82,13 @@ def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = No
     async def rank(request: Request) -> schemas.Ranking:
         judged = await service.answer(request, RankForm)
         ranked = in_order(judged.assessments, judged.dimensions)
-        over_next = judged.judge.scorer.beside_next(ranked, judged.dimensions, judged.form.max_error)
+        over_next = judged.judge.scorer.over_next(ranked, judged.dimensions, judged.form.max_error)
         return schemas.Ranking(
             **_answer_of(judged),
             dimension=judged.dimensions[0],
             ranking=[
-                schemas.Ranked(response=item.index + 1, **_scores_of(judged.assessments[item.index]), over_next=beside)
-                for item, beside in zip(ranked, over_next, strict=True)
+                schemas.Ranked(response=item.index + 1, **_scores_of(judged.assessments[item.index]), over_next=verdict)
+                for item, verdict in zip(ranked, over_next, strict=True)
             ],
         )
 

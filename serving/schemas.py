@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 
 from ..models.assessment import Caution, Scale, Score
-from ..models.three_way import BesideNext
+from ..models.three_way import OverNext
 
 Code = Literal[
     "bad_request", "unauthorized", "other_origin", "not_found", "method_not_allowed", "body_timeout", "too_large",
@@ -116,7 +116,7 @@ class Ranked(BaseModel):
     scores: dict[str, Score]
     warnings: tuple[Caution, ...]
     windows: int = Field(description=_IN_WINDOWS)
-    over_next: BesideNext | None = Field(
+    over_next: OverNext | None = Field(
         description="What people will say of it and the next one; null = not known, or there is no next one."
     )
 

@@ -69,7 +69,7 @@ class FakeScorer:
         """As a judge whose calibration knows nothing of preferences."""
         raise UserError("nothing is known of preferences")
 
-    def beside_next(self, ranked: Sequence[Any], by: Sequence[str], max_error: float | None = None) -> list[None]:
+    def over_next(self, ranked: Sequence[Any], by: Sequence[str], max_error: float | None = None) -> list[None]:
         """As above."""
         return [None] * len(ranked)
 
