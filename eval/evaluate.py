@@ -19,7 +19,6 @@ from ..data_modules.errors import DataError, UserError, counted, shown
 from ..data_modules.schema import Dimension, Pair, PairDataset
 from ..models.score_table import ABSTAINED, WINDOWS
 from .checks import DEFAULT_CHECKS, Check, choose
-from .checks.pairs import group_of
 from .dimension_report import (
     MISSING,
     Lengths,
@@ -29,7 +28,7 @@ from .dimension_report import (
     response_lengths,
     slice_report,
 )
-from .frame import Frame, clusters_by
+from .frame import Frame, clusters_by, group_of
 from .judges import INTERVAL_COLUMNS, Judge, check_score_table, score_table
 from .judges.opening import AnyJudge, open_judges
 from .listening import VOICE_CHECK, WORDS_CHECK, voice_and_words

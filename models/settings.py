@@ -15,6 +15,8 @@ Attention = Literal["eager", "sdpa", "flash_attention_2"]
 """Attention kernels that `transformers` knows."""
 Quantization = Literal["none", "nf4"]
 """How the linear layers of the language model are stored: as they are, or in 4 bits (Dettmers et al., 2023)."""
+WeightForm = Literal["none", "nf4", "int8"]
+"""As `Quantization`, or in 8 bits with one scale for each row: of what is exported, never of what is trained."""
 PartName = Literal["language_model", "projector", "audio_tower", "fusion"]
 """`fusion`: cross-attention of context and response where there is no language model, without pre-trained weights."""
 PoolingName = Literal["last_token", "response_mean", "attention"]

@@ -12,12 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from ...data_modules.schema import Pair, check_situation
-from ..settings import Attention, PartName
+from ..settings import Attention, PartName, WeightForm
 from .inputs import Clips, Inputs, Packed
 from .layers import LayerStatistics
-
-WeightForm = Literal["none", "nf4", "int8"]
-"""As `Quantization`, or in 8 bits with one scale for each row: of what is exported, never of what is trained."""
 
 
 @dataclass(frozen=True)
