@@ -47,8 +47,6 @@ from ...conftest import output_of
 
 ROOT = Path(__file__).parents[3]
 RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
-FAST = ("nano",)
-"""Recipes that run with every `make test`; the others take a minute each and run with `make test-all`."""
 NEEDS = {"strategy_zero2": "deepspeed", "nano_wandb": "wandb"}
 RATE, GROUPS = 16_000, 36
 SCALE = Dimension("empathy", 1, 5, 1)
@@ -197,9 +195,8 @@ def exported_scores(run: Path, rated: Path, folder: Path, capsys: pytest.Capture
     return exported[SCALE.name], float(own.score[0])
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in FAST else pytest.mark.long) for name in RECIPES]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_trains_survives_a_kill_and_becomes_a_judge(name, rated, on_the_hub, table, tmp_path, capsys):
     if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
         pytest.skip(f"configs/{name}.yaml needs {NEEDS[name]}, which is not installed")
