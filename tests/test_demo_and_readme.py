@@ -51,7 +51,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory) -> Path:
-    """A folder with `demo/` and the files that the README's user has."""
+    """A folder with `demo/`, and nothing else of what the README and the pages name."""
     folder = tmp_path_factory.mktemp("workplace")
     with (
         redirect_stdout(io.StringIO()) as printed,
@@ -62,37 +62,13 @@ def workplace(tmp_path_factory) -> Path:
         assert main(["demo", "--out", str(folder / "demo"), "--groups", "32", "--epochs", "4", "--json"]) == 0
     assert json.loads(printed.getvalue())["judge"] == str(folder / "demo" / "judge")
     (folder / "told.txt").write_text(told.getvalue(), encoding="utf-8")
-    dataset = PairDataset.load(folder / "demo" / "data")
-    first = dataset.pairs[0]
-    shutil.copy(str(first.context[0].audio), folder / "context.wav")
-    shutil.copy(str(first.response), folder / "response.wav")
-    for take, pair in enumerate(dataset.pairs[:3], start=1):
-        shutil.copy(str(pair.response), folder / f"take{take}.wav")
-    rows = [{"pair_id": "a", "context_audio": "context.wav", "response_audio": "response.wav"}]
-    pd.DataFrame(rows).to_csv(folder / "pairs.csv", index=False)
-    _write_tables(dataset, folder / "my")
     return folder
-
-
-def _write_tables(dataset: PairDataset, folder: Path) -> None:
-    """The user's own tables: pairs and long ratings of a third of the scripts, beside their audio."""
-    folder.mkdir()
-    rows = []
-    for pair in dataset.pairs[: len(dataset.pairs) // 3]:
-        clips = {}
-        for name, audio in (("context_audio", pair.context[0].audio), ("response_audio", pair.response)):
-            clips[name] = Path(str(audio)).name
-            shutil.copy(str(audio), folder / clips[name])
-        rows.append({"pair_id": pair.pair_id, "group_id": pair.group_id, **clips})
-    pd.DataFrame(rows).to_csv(folder / "pairs.csv", index=False)
-    rated = dataset.ratings["pair_id"].isin([row["pair_id"] for row in rows])
-    dataset.ratings[rated].to_csv(folder / "ratings.csv", index=False)
 
 
 def test_demo_leaves_what_it_promises_and_already_learns(workplace):
     """Thirty-two scripts and four epochs: far above both oracles that hear one clip alone."""
     demo = workplace / "demo"
-    assert sorted(entry.name for entry in demo.iterdir()) == ["data", "judge", "report", "run"]
+    assert sorted(entry.name for entry in demo.iterdir()) == ["data", "judge", "my", "report", "run"]
     report = json.loads((demo / "report" / "agreement.json").read_text())
     assert report["dataset"]["synthetic"]
     assert report["dimensions"]["vocal_empathy"]["n_groups"] == 5
@@ -211,7 +187,7 @@ def test_commands_run_in_order(workplace, monkeypatch, capsys):
     tested = len(PairDataset.load("demo/data").subset("test").pairs)
     assert len(server.requests) == (3 + 5) * tested
     scores = pd.read_csv(workplace / "scores.csv")
-    assert list(scores["status"]) == ["ok"]
+    assert list(scores["status"]) == ["ok"] * 12 * 15  # scripts, pairs of each
 
 
 def _run(blocks: Sequence[str], **names: Any) -> dict[str, Any]:
@@ -235,7 +211,7 @@ def test_code_of_pages_runs(workplace, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(three_way, "_FEWEST", 2)  # so small a demo has too few contexts to learn what people prefer
     assert main(["calibrate", "demo/judge", "--data", "demo/data", "--split", "validation"]) == 0
     capsys.readouterr()
-    _run(python_blocks(DOCS / "howto" / "score-clips.md"), pairs=[("context.wav", "response.wav")] * 2)
+    _run(python_blocks(DOCS / "howto" / "score-clips.md"), pairs=[("demo/my/context.wav", "demo/my/response.wav")] * 2)
     first, *lines = capsys.readouterr().out.splitlines()
     (score,) = re.findall(r"^\{'vocal_empathy': ([1-5]\.\d+)\}$", first)
     points, low, high, label = lines[0].split(maxsplit=3)
