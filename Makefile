@@ -11,10 +11,10 @@ PYTEST := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo nano test test-all test-gpu lint docs bench bench-gpu clean
 
-# What a user installs
+# What the commands of the README need
 $(BASE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) .
+	$(INSTALL) '.[api,serve]'
 	touch $@
 
 $(READY): $(BASE)
