@@ -76,7 +76,7 @@ def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = No
     async def score(request: Request) -> schemas.Scored:
         judged = await service.answer(request, ScoreForm)
         (assessment,) = judged.assessments
-        return schemas.Scored(**_answer_of(judged), **_scores_of(assessment))
+        return schemas.Scored(**_answer_of(judged), **_scores_of(assessment), levels=assessment.levels)
 
     @scoring("rank", "Rank several responses to one context", RankForm)
     async def rank(request: Request) -> schemas.Ranking:

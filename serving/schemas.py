@@ -106,6 +106,12 @@ class Scored(Answer):
 
     scores: dict[str, Score] = Field(description="By dimension.")
     warnings: tuple[Caution, ...]
+    levels: dict[str, tuple[float, ...]] | None = Field(
+        default=None,
+        exclude_if=lambda levels: levels is None,
+        description="By dimension, the share of raters expected at each step of the scale, the lowest first; left out "
+        "where the judge predicts no distribution.",
+    )
     windows: int = Field(description=_IN_WINDOWS)
 
 
