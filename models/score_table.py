@@ -101,6 +101,11 @@ def long_cells(columns: Collection[str]) -> list[LongCells]:
     ]
 
 
+def are_shares(levels: Sequence[float]) -> bool:
+    """Whether these are shares of a whole: none below 0, and a sum of 1, within a hundredth for what was rounded."""
+    return all(share >= 0 for share in levels) and abs(sum(levels) - 1) <= 0.01
+
+
 def levels_text(levels: Iterable[float]) -> str:
     """Shares as one cell of a file: `0.050000;0.150000;0.800000`."""
     return ";".join(f"{share:.{DECIMALS}f}" for share in levels)
