@@ -22,7 +22,7 @@ from .models.calibration import DEFAULT_LEVEL, LEVELS, preference, uncalibrated
 from .models.disk_store import DiskStore
 from .models.score_table import Column, score_columns
 from .models.scoring import KEPT_BYTES, Predictor, ScoredPair, load_to_score
-from .models.settings import Quantization
+from .models.settings import OF_LEVELS, Quantization
 from .models.three_way import OverNext, Preference
 
 Scores = dict[str, float]
@@ -289,9 +289,15 @@ class Scorer:
         return results
 
     @property
+    def knows_levels(self) -> bool:
+        """Whether assessments have `levels`."""
+        return self._in_points and self.judge.settings.head in OF_LEVELS
+
+    @property
     def columns(self) -> tuple[Column, ...]:
         """The columns of a table of its scores."""
-        return score_columns([dimension.name for dimension in self.dimensions], self.calibration)
+        names = [dimension.name for dimension in self.dimensions]
+        return score_columns(names, self.calibration, self.knows_levels)
 
     async def score_async(self, context, response, *, situation=None):
         """`score` in a thread, while the event loop goes on."""
@@ -356,7 +362,9 @@ class Scorer:
             for dimension, (points, *errors), abstained in zip(dimensions, rows, result.abstained.tolist(), strict=True)
         }
         seconds = scored.facts[-1].seconds if scored.facts else math.nan
-        return Assessment(scores, cautions(scored.facts, domain) if scored.facts else (), scored.windows, seconds)
+        levels = scored.outcome.levels(dimensions) if self.knows_levels else None
+        warnings = cautions(scored.facts, domain) if scored.facts else ()
+        return Assessment(scores, warnings, scored.windows, seconds, levels)
 
     def check_clip(self, audio: Audio) -> None:
         """Check that the judge can read this clip.

@@ -52,9 +52,19 @@ class Prediction:
         return cls(score, None if deviation.isnan().all() else deviation)
 
     def each(self) -> list[Prediction]:
-        """Score and deviation of each pair, `(dimensions,)`, on the CPU."""
-        deviations = [None] * len(self.score) if self.deviation is None else self.deviation.cpu()
-        return [Prediction(*row) for row in zip(self.score.cpu(), deviations, strict=True)]
+        """Score, deviation and distribution of each pair, without the dimension of the batch, on the CPU."""
+        parts = self.score, self.deviation, self.log_probabilities
+        rows = ([None] * len(self.score) if part is None else part.cpu() for part in parts)
+        return [Prediction(*row) for row in zip(*rows, strict=True)]
+
+    def levels(self, dimensions: Sequence[Dimension]) -> dict[str, tuple[float, ...]] | None:
+        """Of one pair, the probability of each step of each scale, the lowest first, by the name of the dimension. They
+        sum to 1 in float64. None where a head predicts no distribution."""
+        if self.log_probabilities is None:
+            return None
+        probabilities = self.log_probabilities.double().exp()
+        rows = [row[: own.steps] for own, row in zip(dimensions, probabilities, strict=True)]
+        return {own.name: tuple((row / row.sum()).tolist()) for own, row in zip(dimensions, rows, strict=True)}
 
 
 def combine(predictions: Sequence[Prediction]) -> Prediction:
@@ -62,14 +72,17 @@ def combine(predictions: Sequence[Prediction]) -> Prediction:
     from it.
 
     The variance is the mean of the members' own variances, where heads have one, plus the variance of their scores
-    (divisor: members - 1), as in deep ensembles (Lakshminarayanan et al., 2017). It has no distribution over steps.
+    (divisor: members - 1), as in deep ensembles (Lakshminarayanan et al., 2017). The distribution over steps is the
+    mean of the members' distributions, whose mean is the score.
     """
     scores = torch.stack([prediction.score for prediction in predictions])
     variance = scores.var(0, correction=1)
     deviations = [prediction.deviation for prediction in predictions if prediction.deviation is not None]
     if deviations:
         variance = variance + torch.stack(deviations).square().mean(0)
-    return Prediction(scores.mean(0), variance.sqrt().clamp(min=_SMALLEST_DEVIATION))
+    own = [prediction.log_probabilities for prediction in predictions if prediction.log_probabilities is not None]
+    mixture = torch.stack(own).logsumexp(0) - math.log(len(own)) if own else None
+    return Prediction(scores.mean(0), variance.sqrt().clamp(min=_SMALLEST_DEVIATION), mixture)
 
 
 class ScaleRange(nn.Module):

@@ -51,7 +51,7 @@ _STATUSES = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUDA er
 class ScoredPair(NamedTuple):
     """A pair after its pass through the judge."""
 
-    # score and deviation as the head makes them, each `(dimensions,)`, or what is wrong with the audio
+    # score, deviation and distribution as the head makes them, or what is wrong with the audio
     outcome: Prediction | AudioError
     # of each clip that can be used, the response last; empty unless clips are measured
     facts: tuple[ClipFacts, ...] = ()
@@ -116,7 +116,7 @@ class Predictor:
         self._turn = threading.Lock()
 
     def predict(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Prediction | AudioError]]:
-        """Each pair, in order, with score and deviation as the head makes them, not calibrated `(dimensions,)`."""
+        """Each pair, in order, with its prediction as the head makes it, not calibrated `(dimensions,)`."""
         for scored in self.run(pairs):
             assert scored.pair is not None
             yield scored.pair, scored.outcome

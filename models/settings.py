@@ -21,6 +21,8 @@ PartName = Literal["language_model", "projector", "audio_tower", "fusion"]
 """`fusion`: cross-attention of context and response where there is no language model, without pre-trained weights."""
 PoolingName = Literal["last_token", "response_mean", "attention"]
 HeadName = Literal["regression", "gaussian", "corn", "histogram"]
+OF_LEVELS: tuple[HeadName, ...] = ("corn", "histogram")
+"""Heads that give a probability for every step of a scale."""
 LongClips = Literal["refuse", "window"]
 MOST_RANK = 4_096  # the rank of the largest backbones' matrices: a larger one gains nothing
 MOST_LANDMARKS = 5_000

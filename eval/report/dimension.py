@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ..statistics.agreement import Statistic
-from .base import Count, Part, Share
+from .base import Count, Part, Share, is_none
+from .distribution import RatingDistribution
 from .judge import Distribution, JudgeReport
 from .people import Ceiling
 
@@ -237,6 +238,8 @@ class DatasetPart(Part):
     """Length bias."""
     usage: Usage | None
     """Null if the judge is not prompted."""
+    rating_distribution: Annotated[RatingDistribution | None, Field(exclude_if=is_none)] = None
+    """Left out where the judge predicts no distribution of ratings, or not on the steps of this scale."""
 
 
 class DimensionReport(JudgeReport, DatasetPart):
