@@ -193,7 +193,8 @@ class Provider(ABC):
         else:  # statuses of 500 and above are all of one kind
             error = self.error(code, headers, fields, f"HTTP {code} {text}" if code >= 500 else text)
         try:
-            written = bool(self.reply(body).content)
+            reply = self.reply(body)
+            written = bool(reply.content or reply.levels)
         except ValueError:
             written = False
         usage = self.usage(body)

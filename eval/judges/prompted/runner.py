@@ -74,7 +74,7 @@ def values_in(reply: Reply, form: AnswerForm) -> dict[str, float]:
     if reply.kind not in (ANSWERED, CUT_OFF):
         raise Unread(reply.kind)
     try:
-        return form.read(reply.content, reply.alternatives)
+        return form.read(reply.content, reply.alternatives, reply.levels)
     except Unread as error:
         if reply.kind == CUT_OFF:
             raise Unread(CUT_OFF) from None

@@ -13,7 +13,7 @@ from ....data_modules.errors import UserError, shown
 from ....data_modules.numerals import is_plain, parse_number
 
 RubricName = Literal["vocal", "attunement", "support", "plain"]
-AnswerMode = Literal["schema", "function", "text", "logprobs"]
+AnswerMode = Literal["schema", "function", "text", "logprobs", "levels"]
 
 
 class Price(NamedTuple):
@@ -29,6 +29,7 @@ PRICES = {
     "openai:gpt-audio-1.5": Price(2.5, 32.0, 10.0),
     "openai:gpt-audio": Price(2.5, 32.0, 10.0),
     "gemini:gemini-3.1-pro-preview": Price(2.0, 2.0, 12.0),
+    "gemini-decision:gemini-decision-1": Price(0.1, 0.1, 0.0),
 }
 """Dollars for a million tokens, as of `AS_OF`; vendors change them, a spec can say ``price=...``."""
 
@@ -71,7 +72,7 @@ class PromptedSettings(BaseModel, frozen=True):
     # responses that each is compared with, neighbours on a circle, which come in twos; 0 = all of its group
     opponents: int = Field(default=4, ge=0, le=1000, multiple_of=2)
     # how the form of the answer is imposed; auto = as the model supports it
-    answers: Literal["auto", "schema", "function", "text", "logprobs"] = "auto"
+    answers: Literal["auto", "schema", "function", "text", "logprobs", "levels"] = "auto"
     temperature: float | None = Field(default=None, ge=0, le=2)  # None = 0 for one sample, 1 for several
     rpm: float | None = Field(default=None, ge=0.1, le=1e6)  # requests a minute; None = adapt to what the server says
     concurrency: int = Field(default=8, ge=1, le=1000)  # most requests under way

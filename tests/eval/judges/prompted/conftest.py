@@ -15,10 +15,8 @@ from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset, Turn
 from empathy_judge.data_modules.writing import write_dataset
 from empathy_judge.eval.judges.prompted.cache import AnswerCache
-from empathy_judge.eval.judges.prompted.factory import open_prompted
-from empathy_judge.eval.judges.prompted.gemini import GeminiProvider
+from empathy_judge.eval.judges.prompted.factory import PROVIDERS, open_prompted
 from empathy_judge.eval.judges.prompted.judges import PairwiseJudge, PointwiseJudge
-from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
 from empathy_judge.eval.judges.prompted.runner import Session
 from empathy_judge.eval.judges.prompted.settings import parse_settings
 from empathy_judge.eval.measurement import Asking
@@ -80,7 +78,7 @@ def make_judge(store) -> Callable[..., PointwiseJudge | PairwiseJudge]:
     ) -> PointwiseJudge | PairwiseJudge:
         base = f"{url}/v1" if vendor == "openai" else url
         parsed = parse_settings([f"base_url={base}", *settings], vendor)
-        provider = (OpenAIProvider if vendor == "openai" else GeminiProvider)("a-model", parsed)
+        provider = PROVIDERS[vendor]("a-model", parsed)
         session = Session(provider, parsed, store, budget)
         judge = PairwiseJudge if parsed.mode == "pairwise" else PointwiseJudge
         return judge(vendor, session, dimensions)

@@ -159,8 +159,39 @@ def gemini_error(code: int, status: str, message: str, details: list[dict[str, A
     return Response({"error": {"code": code, "message": message, "status": status, "details": details or []}}, code)
 
 
+SHARES = (0, 0.125, 0.125, 0.375, 0.375)
+"""Probabilities of the steps 1 to 5 of a scale, whose mean is 4."""
+
+
+def level_answers(shares: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """The answers of a decision model, which all vendors write alike; score and confidence say something else."""
+    return {
+        name: {
+            "type": "score",
+            "score": 0.5,
+            "confidence": 0.375,
+            "legend": {str(number): f"level {number}" for number in range(len(given))},
+            "probabilities": {str(number): share for number, share in enumerate(given)},
+        }
+        for name, given in shares.items()
+    }
+
+
+def gemini_decision_answer(shares: Mapping[str, Sequence[Any]], **changes: Any) -> dict[str, Any]:
+    """What ``/v1beta/decisions`` gives: the types of google-genai 3.6.1 (`google.genai.decisions`)."""
+    by_kind = [{"modality": "audio", "tokens": 320}, {"modality": "text", "tokens": 100}]
+    usage = {"total_input_tokens": 420, "total_output_tokens": 0, "input_tokens_by_modality": by_kind}
+    return {"answers": level_answers(shares), "usage": usage, **changes}
+
+
+DECIDING = {"gemini-decision": gemini_decision_answer}
+"""Decision models: vendor -> what it answers."""
+
+
 def answer(vendor: str, content: Any, **changes: Any) -> dict[str, Any]:
-    """What a vendor answers; content that is no text is written as JSON."""
+    """What a vendor answers; content that is no text is written as JSON. A decision model gives levels for `GOOD`."""
+    if vendor in DECIDING:
+        return DECIDING[vendor]({"vocal_empathy": SHARES} if content is GOOD else content, **changes)
     text = content if isinstance(content, str) or content is None else json.dumps(content)
     return openai_answer(text, **changes) if vendor == "openai" else gemini_answer(text, **changes)
 
