@@ -8,7 +8,7 @@ from pathlib import Path
 from ..data_modules.errors import UserError
 from ..models.hub import is_judge, require_backbone, require_judge
 
-PROVIDERS = ("openai", "gemini", "gemini-decision")
+PROVIDERS = ("openai", "gemini", "gemini-decision", "systemone", "hume")
 """Providers of prompted judges, written ``PROVIDER:MODEL``; settings follow, each after a comma."""
 PROBE, SCORES, HUMAN = "probe:", "scores:", "human:"
 """Prefixes of the judge or backbone behind a probe, of a file of scores, and of a rater."""

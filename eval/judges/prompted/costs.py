@@ -15,7 +15,7 @@ from .questions import Question
 from .settings import AS_OF
 
 _PRICE = "price=TEXT_IN:AUDIO_IN:OUT (dollars for a million tokens) and --budget DOLLARS, or price=0:0:0 if it is free"
-_AUDIO = re.compile(r'(?<="data": ")[A-Za-z0-9+/=]{401,}(?=")')  # longer base64 is not shown
+_AUDIO = re.compile(r'(?<=[",])[A-Za-z0-9+/=]{401,}(?=")')  # longer base64 is not shown
 
 
 @dataclass
@@ -71,7 +71,7 @@ def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
     provider, settings, budget = judge.session.provider, judge.session.settings, judge.session.budget
     lines = [f"{judge.name} asks {provider.host}{provider.access}"]
     if plan.example is not None:
-        sent = [f"{counted(len(plan.example.sounds), 'clip')} for each question (WAV)"]
+        sent = [provider.clips_in_words(plan.example)]
         sent.append("our instructions" if settings.hears == "audio" else "our instructions and transcripts")
         if any(text.startswith("Situation: ") for text in plan.example.texts):
             sent.append("the text about the situation")

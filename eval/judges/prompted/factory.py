@@ -17,18 +17,21 @@ from .cache import AnswerCache
 from .decisions import DecisionProvider
 from .gemini import GeminiProvider
 from .gemini_decision import GeminiDecisionProvider
+from .hume import HumeProvider
 from .judges import PairwiseJudge, PointwiseJudge, PromptedJudge
 from .openai import OpenAIProvider
 from .provider import Provider
 from .questions import Example
 from .runner import Session
 from .settings import PromptedSettings, parse_settings
+from .systemone import SystemOneProvider
 
 PROVIDERS: dict[str, type[Provider]] = {
-    provider.name: provider for provider in (OpenAIProvider, GeminiProvider, GeminiDecisionProvider)
+    provider.name: provider
+    for provider in (OpenAIProvider, GeminiProvider, GeminiDecisionProvider, SystemOneProvider, HumeProvider)
 }
 """The vendors whose protocols are spoken, by the name in a spec."""
-_IN_NAME = ("mode", "rubric", "hears", "examples", "samples", "opponents", "answers", "temperature")
+_IN_NAME = ("mode", "rubric", "hears", "examples", "samples", "opponents", "answers", "clips", "temperature")
 _USUAL = PromptedSettings.model_fields
 _COSTLY = "each listening check asks everything again; name those you want with --checks"
 
@@ -56,7 +59,7 @@ def open_prompted(
     """
     name, _, rest = spec.partition(":")
     model, *words = rest.split(",")
-    if not model:
+    if not (model or PROVIDERS[name].models):
         raise UserError(f"judge {shown(spec)}: expected {name}:MODEL")
     settings = parse_settings(words, spec)
     dimensions = dataset.card.dimensions
@@ -66,12 +69,12 @@ def open_prompted(
     cache = AnswerCache(Path(how.answers or user_cache_path("empathy-judge") / "answers.sqlite"))
     session = Session(provider, settings, cache, how.budget)
     # the name in reports: the model, its server if not the vendor's, and settings that answers depend on
-    usual = {name: _USUAL[name].default for name in _IN_NAME}
+    usual = {setting: _USUAL[setting].default for setting in _IN_NAME}
     if isinstance(provider, DecisionProvider):
         usual["samples"] = 1
-    given = [f"{name}={getattr(settings, name)}" for name in _IN_NAME if getattr(settings, name) != usual[name]]
+    given = [f"{one}={getattr(settings, one)}" for one in _IN_NAME if getattr(settings, one) != usual[one]]
     server = f"@{provider.host}" if provider.elsewhere else ""
-    judge_name = ",".join([f"{provider.name}:{model}{server}", *given])
+    judge_name = ",".join([f"{name}:{provider.model}{server}", *given])
     only_given = None if checks_named else _COSTLY
     by_number = session.settings.answers == "logprobs"
     if settings.mode == "pairwise":

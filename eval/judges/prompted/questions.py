@@ -252,6 +252,7 @@ class Example:
 
 _ONE = "You hear what a person says (the context) and a spoken response to it."
 _TWO = "You hear what a person says (the context) and two spoken responses to it."
+_REPLY = "You hear a spoken response to what a person said (the context)."
 _READ = "You read the transcript of what a person says (the context) and of a spoken response to it."
 _ASK = "Rate the response."
 _WHICH = "Which response deserves the higher rating on each quality?"
@@ -273,7 +274,7 @@ def score_question(
         AudioError: If a clip cannot be used.
         UserError: If a transcript is asked for that the pair does not have.
     """
-    scene = _READ if settings.hears == "transcript" else _ONE
+    scene = _READ if settings.hears == "transcript" else _REPLY if settings.clips == "response" else _ONE
     if settings.answers == "levels":
         asked = AnswerForm(tuple(dimensions), "levels", level_questions(settings.rubric, dimensions))
         said = PromptMessage("user", tuple(_pair_parts(pair, settings)))
@@ -335,7 +336,8 @@ def _side(
     settings: PromptedSettings, label: str, clips: Sequence[tuple[str, AudioSource]], pair: Pair, column: str
 ) -> Iterator[str | Sound]:
     """Labelled clips, the transcript in a column of the pair, or both, depending on `settings.hears`."""
-    if settings.hears != "transcript":
+    left_out = label == "Context" and settings.clips == "response"
+    if settings.hears != "transcript" and not left_out:
         for clip_label, source in clips:
             yield f"{clip_label} (audio):"
             yield sound_of(source)

@@ -174,4 +174,8 @@ def page_in_words(page: str) -> str:
 
 def _words(fields: dict[str, Any]) -> str:
     words = [fields[name] for name in ("message", "detail") if isinstance(fields.get(name), str)]
+    # FastAPI's list of what is wrong with a request, Cloudflare's list of errors
+    lists = [fields[name] for name in ("detail", "errors") if isinstance(fields.get(name), list)]
+    entries = [entry for inner in lists for entry in inner if isinstance(entry, dict)]
+    words += [text for entry in entries for text in (entry.get("msg"), entry.get("message")) if isinstance(text, str)]
     return next((text for text in words if text.strip()), "")

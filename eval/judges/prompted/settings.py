@@ -30,6 +30,7 @@ PRICES = {
     "openai:gpt-audio": Price(2.5, 32.0, 10.0),
     "gemini:gemini-3.1-pro-preview": Price(2.0, 2.0, 12.0),
     "gemini-decision:gemini-decision-1": Price(0.1, 0.1, 0.0),
+    "systemone:@cf/cloudflare/clef-omni": Price(0.15, 0.15, 0.0),
 }
 """Dollars for a million tokens, as of `AS_OF`; vendors change them, a spec can say ``price=...``."""
 
@@ -73,6 +74,9 @@ class PromptedSettings(BaseModel, frozen=True):
     opponents: int = Field(default=4, ge=0, le=1000, multiple_of=2)
     # how the form of the answer is imposed; auto = as the model supports it
     answers: Literal["auto", "schema", "function", "text", "logprobs", "levels"] = "auto"
+    # how a decision model gets the clips, where there are several ways: the field of System One that has them; for Hume
+    # joined, or the response alone; auto = as most servers want it
+    clips: Literal["auto", "audio", "files", "joined", "response"] = "auto"
     temperature: float | None = Field(default=None, ge=0, le=2)  # None = 0 for one sample, 1 for several
     rpm: float | None = Field(default=None, ge=0.1, le=1e6)  # requests a minute; None = adapt to what the server says
     concurrency: int = Field(default=8, ge=1, le=1000)  # most requests under way

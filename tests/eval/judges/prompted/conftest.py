@@ -54,7 +54,7 @@ def make_pairs() -> Callable[[int], list[Pair]]:
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch) -> None:
     """Whoever runs the tests may have keys."""
-    keys = ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "EMPATHY_JUDGE_API_KEY")
+    keys = ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "EMPATHY_JUDGE_API_KEY", "HUME_API_KEY")
     for name in (*keys, "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
 
@@ -75,10 +75,11 @@ def make_judge(store) -> Callable[..., PointwiseJudge | PairwiseJudge]:
         settings: Sequence[str] = ("samples=1",),
         budget: float | None = None,
         dimensions: Sequence[Dimension] = (EMPATHY,),
+        base: str = "",
     ) -> PointwiseJudge | PairwiseJudge:
-        base = f"{url}/v1" if vendor == "openai" else url
+        base = f"{url}/v1" if vendor == "openai" else f"{url}{base}"
         parsed = parse_settings([f"base_url={base}", *settings], vendor)
-        provider = PROVIDERS[vendor]("a-model", parsed)
+        provider = PROVIDERS[vendor]("" if PROVIDERS[vendor].models else "a-model", parsed)
         session = Session(provider, parsed, store, budget)
         judge = PairwiseJudge if parsed.mode == "pairwise" else PointwiseJudge
         return judge(vendor, session, dimensions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import hashlib
 import json
 import random
@@ -53,7 +54,9 @@ def serve(behave: Callable[[Request], Response]) -> Iterator[Server]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            request = Request(self.path, dict(self.headers), json.loads(body))
+            kind = self.headers["Content-Type"]
+            sent = json.loads(body) if "json" in kind else form_of(kind, body)
+            request = Request(self.path, dict(self.headers), sent)
             seen.append(request)
             response = behave(request)
             time.sleep(response.delay)
@@ -90,6 +93,17 @@ def serve(behave: Callable[[Request], Response]) -> Iterator[Server]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def form_of(kind: str, body: bytes) -> dict[str, Any]:
+    """The parts of a form by name, in order: JSON as what it says, all else as bytes."""
+    message = email.message_from_bytes(b"Content-Type: " + kind.encode() + b"\r\n\r\n" + body)
+    parts = {}
+    for part in message.walk():
+        if name := part.get_param("name", header="content-disposition"):
+            content: Any = part.get_payload(decode=True)
+            parts[name] = json.loads(content) if part.get_content_type() == "application/json" else content
+    return parts
 
 
 def in_turn(responses: Sequence[Response]) -> Callable[[Request], Response]:
@@ -184,7 +198,20 @@ def gemini_decision_answer(shares: Mapping[str, Sequence[Any]], **changes: Any) 
     return {"answers": level_answers(shares), "usage": usage, **changes}
 
 
-DECIDING = {"gemini-decision": gemini_decision_answer}
+def systemone_answer(shares: Mapping[str, Sequence[Any]], **changes: Any) -> dict[str, Any]:
+    """What ``/v1/systemone`` gives (vLLM 0.33.0)."""
+    usage = {"input_tokens": 420, "output_tokens": 0}
+    known = {"id": "d1", "object": "structured_decision", "created": 1_790_000_000, "model": "clef-omni-1"}
+    return {**known, "answers": level_answers(shares), "usage": usage, "diagnostics": {}, **changes}
+
+
+def hume_answer(shares: Mapping[str, Sequence[Any]], **changes: Any) -> dict[str, Any]:
+    """What ``/v0/decisions/file`` gives, by its documentation of November 2026."""
+    run = {"run_id": "5a4e7a50-0000-4000-8000-000000000000", "received": {"input_tokens": 420}}
+    return {"answers": level_answers(shares), **run, **changes}
+
+
+DECIDING = {"gemini-decision": gemini_decision_answer, "systemone": systemone_answer, "hume": hume_answer}
 """Decision models: vendor -> what it answers."""
 
 

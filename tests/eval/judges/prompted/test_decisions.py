@@ -103,7 +103,7 @@ def test_a_model_that_decides_nothing_ends_the_run(scored):
 
 @pytest.mark.parametrize("vendor", DECIDING)
 def test_no_payment_method_ends_the_run(vendor, scored):
-    with pytest.raises(UserError, match=f"^{vendor}:a-model: HTTP 402: no payment method$"):
+    with pytest.raises(UserError, match=f"^{vendor}:[a-z-]+: HTTP 402: no payment method$"):
         scored(vendor, Response({"message": "no payment method"}, 402), pairs=9)
 
 
@@ -112,6 +112,17 @@ def test_an_answer_that_drips_ends_in_time(vendor, scored, monkeypatch):
     monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
     slow = Response(answer(vendor, {"vocal_empathy": SHARES}), drip=0.05)
     assert scored(vendor, slow, settings=["samples=1", "timeout=0.3"]).row["status"] == "timeout"
+
+
+@pytest.mark.parametrize("vendor", DECIDING)
+@pytest.mark.parametrize("usage", [{}, None, {"total_input_tokens": -1, "input_tokens": "9"}, {"input_tokens": None}])
+def test_an_answer_without_tokens_counts_with_what_was_reserved(vendor, usage, scored, make_pairs):
+    body = answer(vendor, {"vocal_empathy": SHARES}, usage=usage, received=usage)
+    found = scored(vendor, body, settings=["samples=1", "price=1:1:0"], budget=1)
+    assert (found.row["status"], found.row["score"]) == (OK, 4)
+    assert found.row["meta"]["cost"] is None
+    expected = found.judge.session.budget.estimate(found.judge.tasks(make_pairs(1))[0].build())
+    assert found.judge.session.budget.spent == pytest.approx(expected)
 
 
 def test_the_key_of_an_answer_holds_all_questions_in_their_order(opened, make_pairs):
