@@ -6,10 +6,10 @@ import asyncio
 import json
 from dataclasses import dataclass
 
+from .prices import Price
 from .provider import Provider
 from .questions import Question
 from .replies import Usage
-from .settings import Price
 
 BYTES_PER_TOKEN = 3.5
 """Of English text, before an answer says more; a little low, so that estimates are a little high."""

@@ -22,14 +22,13 @@ from .judges import PairwiseJudge, PointwiseJudge, PromptedJudge
 from .openai import OpenAIProvider
 from .provider import Provider
 from .questions import Example
+from .qwen import QwenProvider
 from .runner import Session
 from .settings import PromptedSettings, parse_settings
 from .systemone import SystemOneProvider
 
-PROVIDERS: dict[str, type[Provider]] = {
-    provider.name: provider
-    for provider in (OpenAIProvider, GeminiProvider, GeminiDecisionProvider, SystemOneProvider, HumeProvider)
-}
+_SPOKEN = (OpenAIProvider, QwenProvider, GeminiProvider, GeminiDecisionProvider, SystemOneProvider, HumeProvider)
+PROVIDERS: dict[str, type[Provider]] = {provider.name: provider for provider in _SPOKEN}
 """The vendors whose protocols are spoken, by the name in a spec."""
 _IN_NAME = ("mode", "rubric", "hears", "examples", "samples", "opponents", "answers", "clips", "temperature")
 _USUAL = PromptedSettings.model_fields

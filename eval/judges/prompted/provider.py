@@ -114,6 +114,10 @@ class Provider(ABC):
     def route(self) -> tuple[str, dict[str, str]]:
         """Path of the request, and headers with the key."""
 
+    def decode(self, content: bytes) -> Any:
+        """What an answer holds; ValueError where it is not JSON."""
+        return pydantic_core.from_json(content)
+
     @abstractmethod
     def reply(self, body: Any) -> Reply:
         """The answer in a body of status 200, without its usage; ValueError where a field has another type."""
@@ -152,7 +156,7 @@ class Provider(ABC):
         status, headers, content = await self._post(question)
         body = None
         try:
-            body = pydantic_core.from_json(content)
+            body = self.decode(content)
         except ValueError as error:
             if status == 200 and content.lstrip().startswith(b"<"):  # of a proxy: no model has written it
                 page = f"a web page in place of an answer: {page_in_words(_beginning(content))}"

@@ -4,35 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from ....data_modules.errors import UserError, shown
 from ....data_modules.numerals import is_plain, parse_number
+from .prices import Price
 
 RubricName = Literal["vocal", "attunement", "support", "plain"]
 AnswerMode = Literal["schema", "function", "text", "logprobs", "levels"]
-
-
-class Price(NamedTuple):
-    """Dollars for a million tokens of text read, of audio read, and written."""
-
-    text_in: float
-    audio_in: float
-    out: float
-
-
-AS_OF = "November 2026"
-PRICES = {
-    "openai:gpt-audio-1.5": Price(2.5, 32.0, 10.0),
-    "openai:gpt-audio": Price(2.5, 32.0, 10.0),
-    "gemini:gemini-3.1-pro-preview": Price(2.0, 2.0, 12.0),
-    "gemini-decision:gemini-decision-1": Price(0.1, 0.1, 0.0),
-    "systemone:@cf/cloudflare/clef-omni": Price(0.15, 0.15, 0.0),
-}
-"""Dollars for a million tokens, as of `AS_OF`; vendors change them, a spec can say ``price=...``."""
 
 
 def _price(value: object) -> object:

@@ -54,8 +54,15 @@ def make_pairs() -> Callable[[int], list[Pair]]:
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch) -> None:
     """Whoever runs the tests may have keys."""
-    keys = ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "EMPATHY_JUDGE_API_KEY", "HUME_API_KEY")
-    for name in (*keys, "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL"):
+    keys = (
+        "OPENAI_API_KEY",
+        "GEMINI_API_KEY",
+        "GOOGLE_API_KEY",
+        "EMPATHY_JUDGE_API_KEY",
+        "HUME_API_KEY",
+        "DASHSCOPE_API_KEY",
+    )
+    for name in (*keys, "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL", "DASHSCOPE_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -77,7 +84,7 @@ def make_judge(store) -> Callable[..., PointwiseJudge | PairwiseJudge]:
         dimensions: Sequence[Dimension] = (EMPATHY,),
         base: str = "",
     ) -> PointwiseJudge | PairwiseJudge:
-        base = f"{url}/v1" if vendor == "openai" else f"{url}{base}"
+        base = f"{url}/v1" if vendor in ("openai", "qwen") else f"{url}{base}"
         parsed = parse_settings([f"base_url={base}", *settings], vendor)
         provider = PROVIDERS[vendor]("" if PROVIDERS[vendor].models else "a-model", parsed)
         session = Session(provider, parsed, store, budget)

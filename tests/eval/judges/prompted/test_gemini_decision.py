@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 import pytest
 from empathy_judge.eval.judges import OK
+from google import genai
+from google.genai import types
 
-from .servers import SHARES, Response, answer, gemini_error, level_answers
+from .servers import SHARES, Response, answer, gemini_error, in_turn, level_answers, serve
 
 VENDOR = "gemini-decision"
 GIVEN = {"vocal_empathy": SHARES}
 
 
 def test_both_clips_and_words_between_them(scored, make_pairs):
-    """`client.decisions.create(model=..., input=[...], questions=...)` of google-genai 3.6.1 with ``api_version=
-    "v1beta"`` sent the same JSON to a server on this machine: parts with ``type``, bare base64 and ``mime_type``."""
     (pair,) = make_pairs(1)
     (request,) = scored(VENDOR, answer(VENDOR, GIVEN)).requests
     assert request.path == "/v1beta/decisions"
@@ -34,6 +35,20 @@ def test_both_clips_and_words_between_them(scored, make_pairs):
     assert (question["type"], len(question["criteria"])) == ("score", 5)
     assert question["criteria"][0].startswith("1: the voice contradicts")
     assert pair.pair_id not in str(parts[0::2][0])
+
+
+def test_googles_own_client_sends_the_same(make_judge, make_pairs):
+    """google-genai 3.4.0 (`google.genai.decisions`; 3.6.1 did, too), told the version: by itself it asks v1."""
+    judge = make_judge(VENDOR, "http://127.0.0.1:9")
+    body = judge.session.provider.request(judge.tasks(make_pairs(1))[0].build())
+    with serve(in_turn([Response(answer(VENDOR, GIVEN))])) as server:
+        options = types.HttpOptions(base_url=server.url, api_version="v1beta")
+        client = genai.Client(api_key="a-key", http_options=options)
+        given: Any = client.decisions.create(model=body["model"], input=body["input"], questions=body["questions"])
+        (request,) = server.requests
+    assert (request.path, request.body) == ("/v1beta/decisions", body)
+    assert [*request.body["questions"]] == [*body["questions"]]
+    assert given.answers["vocal_empathy"].probabilities == {str(number): share for number, share in enumerate(SHARES)}
 
 
 @pytest.mark.parametrize(

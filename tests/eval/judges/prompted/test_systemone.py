@@ -23,8 +23,9 @@ CLOUDFLARE = "https://api.cloudflare.com/client/v4/accounts/an-account"
 
 @pytest.mark.parametrize(("settings", "field"), [([], "audio"), (["clips=audio"], "audio"), (["clips=files"], "files")])
 def test_clips_are_data_urls_in_the_order_that_the_state_says(settings, field, scored, make_pairs):
-    """The JSON that typesafe-sdk 0.7.5 (``extra_body={"audio": ...}``) and litellm 1.110.2 (``systemone(audio=...)``,
-    ``hosted_vllm/...``) sent to a server on this machine; ``files`` is llama.cpp's (README of its server, 00dc8057)."""
+    """Field for field the JSON that typesafe-sdk 0.7.5 (``system_one(extra_body={"audio": ...})``) and litellm 1.110.2
+    (``systemone(audio=...)``, ``hosted_vllm/...``) sent to a server on this machine. ``files`` is llama.cpp's (README
+    of its server, commit 00dc8057)."""
     (pair,) = make_pairs(1)
     pair = replace(pair, context=(Turn("user", clip(900)), *pair.context), situation="After a funeral.")
     (request,) = scored(VENDOR, answer(VENDOR, GIVEN), pairs=[pair], settings=["samples=1", *settings]).requests
