@@ -7,7 +7,6 @@ differences are those of people, and the judge only narrows their intervals (`st
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -99,7 +98,9 @@ def read_answers(
         needed = ["pair_id", GROUP, *names, *([] if system else [by])]
         for column in needed:
             if column not in table.columns:
-                raise DataError(f"{table.path}: no column {column!r}; it has {names_shown(table.columns)}{_advice(column, by)}")
+                raise DataError(
+                    f"{table.path}: no column {column!r}; it has {names_shown(table.columns)}{_advice(column, by)}"
+                )
         for record in table.records():
             pair = record.name("pair_id")
             if pair in seen:
@@ -138,7 +139,11 @@ def _advice(column: str, by: str) -> str:
     """What to do about a missing column."""
     if column == by:
         return "; name the system of a whole file by NAME=FILE, or the column by --by"
-    return "; it says which responses answer the same context: `score` copies it from the manifest" if column == GROUP else ""
+    return (
+        "; it says which responses answer the same context: `score` copies it from the manifest"
+        if column == GROUP
+        else ""
+    )
 
 
 def _dimensions(tables: Sequence[SourceTable], wanted: Sequence[str] | None) -> tuple[str, ...]:
@@ -211,7 +216,8 @@ def _board(answers: Answers, dimension: str, people: pd.DataFrame | None) -> Boa
     differences = _differences(found, names, order, wins, _rater_noise(rated))
     clusters = _clusters(differences, [names[k] for k in order])
     systems = tuple(
-        _system(sums, k, cluster, found, alone, by_people, wins, scored) for k, cluster in zip(order, clusters, strict=True)
+        _system(sums, k, cluster, found, alone, by_people, wins, scored)
+        for k, cluster in zip(order, clusters, strict=True)
     )
     n_ratings = 0 if rated is None else int(rated["pair_id"].isin(scored["pair_id"]).sum())
     board = Board(
@@ -228,3 +234,151 @@ def _board(answers: Answers, dimension: str, people: pd.DataFrame | None) -> Boa
         text=(),
     )
     return board.model_copy(update={"text": tuple(_sentences(board, answers, dimension))})
+
+
+def _system(
+    sums: SystemSums,
+    k: int,
+    cluster: int | None,
+    found: SystemMeans,
+    alone: SystemMeans,
+    people: SystemMeans | None,
+    wins: np.ndarray,
+    scored: pd.DataFrame,
+) -> BoardSystem:
+    rows = scored[scored["system"] == sums.systems[k]]
+    others = np.delete((wins[k] - wins[:, k] + 1) / 2, k)
+    warned = rows["warnings"]
+    return BoardSystem(
+        system=sums.systems[k],
+        cluster=cluster,
+        n_pairs=len(rows),
+        n_rated=int(sums.rated[:, k].sum()),
+        mean=_figure(found.means[k]),
+        judge=_figure(alone.means[k]),
+        ratings=None if people is None else _figure(people.means[k]),
+        win_rate=None if np.isnan(others).all() else float(np.nanmean(others)),
+        unlike_training=float(warned.str.contains("unlike_training", na=False).mean()),
+    )
+
+
+def _figure(found: SystemEstimate, sign: int = 1) -> Figure:
+    """The estimate, or with `sign` -1 its opposite."""
+    ends = sorted(sign * end for end in (found.low, found.high) if end is not None)
+    return Figure(
+        value=None if found.value is None else sign * found.value,
+        low=ends[0] if ends else None,
+        high=ends[1] if ends else None,
+        standard_error=found.standard_error,
+        n_groups=found.groups,
+        reason=found.reason,
+    )
+
+
+def _wins(scored: pd.DataFrame, dimension: str, names: Sequence[str]) -> np.ndarray:
+    """Share of the contexts that both answer in which the row's system scores higher than the column's; NaN = none."""
+    means = scored.pivot_table(index=GROUP, columns="system", values=dimension).reindex(columns=list(names)).to_numpy()
+    shares = np.full((len(names), len(names)), np.nan)
+    for i in range(len(names)):  # one system at a time: contexts x systems x systems would not fit the memory
+        both = ~np.isnan(means[:, [i]]) & ~np.isnan(means)
+        higher = ((means[:, [i]] > means) & both).sum(0)
+        shares[i] = np.divide(higher, both.sum(0), out=np.full(len(names), np.nan), where=both.sum(0) > 0)
+    return shares
+
+
+def _rater_noise(rated: pd.DataFrame | None) -> float | None:
+    """Standard deviation of the ratings of one response around their mean, over responses with two or more."""
+    if rated is None:
+        return None
+    of_pair = rated.groupby("pair_id")["score"].agg(["var", "count"])
+    several = of_pair[of_pair["count"] > 1]
+    freedom = several["count"] - 1
+    noise = float(np.sqrt((several["var"] * freedom).sum() / freedom.sum())) if len(several) else 0.0
+    return noise or None
+
+
+def _differences(
+    found: SystemMeans, names: Sequence[str], order: Sequence[int], wins: np.ndarray, noise: float | None
+) -> list[BoardDifference]:
+    """All pairs in the order of the board; the first of a pair is the one with the higher difference."""
+    tested = [pair for pair, own in found.differences.items() if own.p is not None]
+    adjusted = dict(zip(tested, holm(np.array([found.differences[pair].p for pair in tested])).tolist(), strict=True))
+    rows = []
+    for above, first in enumerate(order):
+        for second in order[above + 1 :]:
+            pair = (min(first, second), max(first, second))
+            own, sign = found.differences[pair], 1 if first < second else -1
+            if own.value is not None and sign * own.value < 0:  # over the shared contexts it is the other way round
+                first_here, second_here, sign = second, first, -sign
+            else:
+                first_here, second_here = first, second
+            difference, p = _figure(own, sign), adjusted.get(pair)
+            win, loss = wins[first_here, second_here], wins[second_here, first_here]
+            rows.append(
+                BoardDifference(
+                    first=names[first_here],
+                    second=names[second_here],
+                    difference=difference,
+                    in_rater_noise=None if noise is None or difference.value is None else difference.value / noise,
+                    p=p,
+                    better=p is not None and p < ALPHA and bool(difference.value),
+                    wins=None if np.isnan(win) else float(win),
+                    losses=None if np.isnan(loss) else float(loss),
+                )
+            )
+    return rows
+
+
+def _clusters(differences: Sequence[BoardDifference], names: Sequence[str]) -> tuple[int | None, ...]:
+    """Cluster of each system, best first; None where no difference has an interval."""
+    if all(row.p is None for row in differences):
+        return (None,) * len(names)
+    better = np.zeros((len(names), len(names)), dtype=bool)
+    for row in differences:
+        better[names.index(row.first), names.index(row.second)] = row.better
+    return significance_clusters(better)
+
+
+# ---------------------------------------------------------------- what may be said
+
+
+def _sentences(board: Board, answers: Answers, dimension: str) -> list[str]:
+    rows = {name: len(own) for name, own in answers.rows.groupby("system")}
+    missing = int(answers.rows[dimension].isna().sum())
+    said = []
+    if board.source == "judge":
+        said.append(
+            "This is the opinion of the judge. Its own bias for or against a system is in no interval: a difference here "
+            "is not yet one that people hear. Ratings of some responses (--ratings) make it one."
+        )
+    else:
+        saved = board.ratings_worth
+        said.append(
+            f"Means and differences are those of people, by {counted(board.n_ratings, 'rating')}; the judge only narrows "
+            "the intervals, which hold however bad it is if the rated responses were chosen at random."
+        )
+        if saved is not None and saved >= 1.05:
+            needed = f"{round(board.n_ratings * saved):,}"
+            said.append(f"Without the judge these intervals would have needed {needed} ratings.")
+        elif saved is not None:
+            said.append("The judge adds nothing here: the intervals are those of the ratings alone.")
+    if board.systems[0].cluster is None:
+        reasons = {row.difference.reason for row in board.differences if row.difference.reason}
+        said.append(f"No order can be stated: {'; '.join(sorted(reasons)) or 'no interval'}.")
+    else:
+        told = sum(row.better for row in board.differences)
+        said.append(
+            f"{told} of {counted(len(board.differences), 'pair')} of systems differ at the 5 % level, corrected for all pairs "
+            "(Holm)."
+        )
+    shared = min((row.difference.n_groups for row in board.differences), default=0)
+    if board.source == "judge" and shared < board.n_contexts:
+        said.append(
+            f"Not all systems answer all {board.n_contexts} contexts: differences are over those that two share, {shared} or more."
+        )
+    if missing:
+        said.append(f"{counted(missing, 'response')} of {sum(rows.values()):,} had no score and do not count.")
+    unlike = sum(round((row.unlike_training or 0) * row.n_pairs) for row in board.systems)
+    if unlike:
+        said.append(f"{counted(unlike, 'response')} sound unlike what the judge was calibrated on.")
+    return said
