@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..data_modules.errors import UserError, counted, system_errors
 from ..data_modules.folders import CARD_FILE
-from ..data_modules.importers import Importer
-from ..data_modules.importers.options import REPEATABLE
+from ..data_modules.importers import REPEATABLE, Importer
+from ..data_modules.option_values import NO_OPTION, AnyNumber, AnyWhole, OutputFolder, Seconds, Seed
 from ..data_modules.written import changing, making, writing
 from . import DONE, FAILED_CHECKS
-from .options import NO_OPTION, OneLineParser, add_options, first_given, parser_of, summary_and_more
+from .options import OneLineParser, add_options, first_given, parser_of, summary_and_more
 from .shared import Printing
-from .values import AnyNumber, AnyWhole, OutputFolder, Seconds, Seed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -192,7 +191,7 @@ class SplitData(Printing):
         folds (K): folds of equal size, fold1 and so on, instead
         leave_out (COLUMN): one fold for each value, called COLUMN=VALUE, instead
         hold_out (COLUMN=VALUE): test split; repeatable
-        seed: of all that is drawn
+        seed: random seed
         overwrite: replace an existing split
     """
 
@@ -211,10 +210,9 @@ class SplitData(Printing):
     def run(self) -> int:
         from ..data_modules.splits import DEFAULT_FRACTIONS, leave_one_out, split_dataset
 
-        shares = {"fractions": self.fractions, "folds": self.folds, "hold_out": self.hold_out}
-        method = first_given(leave_out=self.leave_out, folds=self.folds)
-        excluded = {"by": self.by, **shares} if self.leave_out is not None else {**shares, "folds": None}
-        if method is not None and (unused := first_given(**excluded)):
+        method = first_given(self, "leave_out", "folds")
+        excluded = ("by", "fractions", "folds", "hold_out") if method == "--leave-out" else ("fractions", "hold_out")
+        if method is not None and (unused := first_given(self, *excluded)):
             raise UserError(f"{method} together with {unused}; expected one of them")
         root = Path(self.data)
         with changing(root) if root.is_dir() else nullcontext():  # else it is refused in a moment

@@ -9,7 +9,6 @@ import io
 import os
 import platform
 import shutil
-import tempfile
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -28,10 +27,7 @@ _SECRETS = (
     "EMPATHY_JUDGE_TOKEN",
 )  # fmt: skip
 _PLACES = ("HF_HOME", "HF_HUB_OFFLINE", "TMPDIR", "CUDA_VISIBLE_DEVICES", "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL")
-_FEW_BYTES = 20e9  # one 7B checkpoint in bf16 takes 17 GB
 _NOT_FOR_USERS = ("dev", "docs")  # extras for developers of the package
-
-State = Literal["ok", "missing", "broken", "note"]
 
 
 @dataclass(frozen=True)
@@ -40,13 +36,14 @@ class Finding:
 
     part: str  # what it belongs to
     name: str  # what was looked at
-    state: State  # `ok`; `missing`: optional and not there; `broken`: there, and does not work; `note`
+    # `missing`: optional and not there; `broken`: there, and does not work; `note`: neither good nor bad
+    state: Literal["ok", "missing", "broken", "note"]
     detail: str  # what was found, and what to do
 
 
 @dataclass(frozen=True)
 class Doctor(Printing):
-    """Look at this machine: GPUs, versions, optional parts, disks, cached models, settings of the environment.
+    """Look at this machine: GPUs, versions, optional parts, room for models, settings of the environment.
 
     Nothing is sent anywhere; of keys and tokens only is said whether they are set. Exits with 1 if something that is
     installed does not work.
@@ -55,20 +52,9 @@ class Doctor(Printing):
     EXAMPLE: ClassVar[str] = ""
 
     def run(self) -> int:
-        findings = [*_machine(), *_gpus(), *_packages(), *_extras(), *_disks(), *_models(), *_environment()]
-        from rich.table import Table
-        from rich.text import Text
-
-        style = {"ok": "green", "missing": "dim", "broken": "bold red", "note": ""}
-        table, part = Table(box=None, pad_edge=False, show_header=False), ""
-        table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True)
-        table.add_column(overflow="fold")
-        for finding in findings:
-            heading = Text(finding.part if finding.part != part else "", style="bold")
-            table.add_row(heading, Text(finding.name), Text(finding.detail, style=style[finding.state]))
-            part = finding.part
-        self.tell([asdict(finding) for finding in findings], lambda _: [table])
+        findings = [*_machine(), *_gpus(), *_packages(), *_extras(), *_environment()]
+        lines = [f"{one.state:8}{one.part}: {one.name}: {one.detail}" for one in findings]
+        self.tell([asdict(finding) for finding in findings], lambda _: lines)
         return FAILED_CHECKS if any(finding.state == "broken" for finding in findings) else DONE
 
 
@@ -79,6 +65,12 @@ def _machine() -> Iterator[Finding]:
     with contextlib.suppress(ValueError, OSError, AttributeError):  # not every system knows these names
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         yield Finding("machine", "memory", "ok", f"{memory / 2**30:.0f} GiB")
+    from huggingface_hub import constants
+
+    cache = Path(constants.HF_HUB_CACHE)
+    existing = next(path for path in (cache, *cache.parents) if path.exists())
+    free = shutil.disk_usage(existing).free / 1e9
+    yield Finding("machine", "models of the hub", "note", f"{free:.0f} GB free at {cache}; a backbone of 7B takes 17")
 
 
 def _gpus() -> Iterator[Finding]:
@@ -98,6 +90,7 @@ def _gpus() -> Iterator[Finding]:
         kinds = "bf16" if bf16 else "no bf16: trainer.precision 16-mixed, judge.dtype float16"
         memory = f"{free / 2**30:.0f} of {card.total_memory / 2**30:.0f} GiB free"
         yield Finding("GPUs", f"cuda:{number}", "ok", f"{card.name}, {memory}, {kinds}")
+    # A wheel without kernels for the card, or a driver that is too old, shows at the first product
     try:
         torch.ones(8, 8, device="cuda").matmul(torch.ones(8, 8, device="cuda")).sum().item()
     except RuntimeError as error:
@@ -107,47 +100,38 @@ def _gpus() -> Iterator[Finding]:
 def _packages() -> Iterator[Finding]:
     for name in ("empathy-judge", *_PACKAGES):
         version = _version(name)
-        detail = version or f"not installed; pip install {name}"
-        why = _import_error(name) if version and name == "torchaudio" else ""
-        if why:
-            detail = f"{version} cannot be imported beside torch {_version('torch')}: {why}"
-        yield Finding("packages", name, "ok" if version and not why else "broken", detail)
-    try:
-        import soundfile
-
-        formats = sorted({"WAV", "FLAC", "OGG", "MP3"} & soundfile.available_formats().keys())
-        yield Finding("packages", "audio files", "ok", ", ".join(formats))
-    except (ImportError, OSError) as error:  # OSError: its library of the system is not there
-        yield Finding("packages", "audio files", "broken", f"soundfile: {error}")
+        if version is None:
+            yield Finding("packages", name, "broken", f"not installed; pip install {name}")
+        elif name == "torchaudio" and (why := _import_error(name)):  # each goes with one version of torch
+            yield Finding(
+                "packages", name, "broken", f"{version} cannot be imported beside torch {_version('torch')}: {why}"
+            )
+        else:
+            yield Finding("packages", name, "ok", version)
+    why = _import_error("soundfile")  # an OSError where its library of the system is not there
+    yield Finding("packages", "audio files", "broken" if why else "ok", why or "soundfile reads WAV, FLAC, OGG and MP3")
 
 
 def _extras() -> Iterator[Finding]:
-    """The optional parts as pyproject names them, each with the first of its packages that is missing or broken."""
+    """The optional parts as pyproject names them: what is missing of each, or not of a version that it can use."""
     from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
 
     needs = [Requirement(line) for line in importlib.metadata.requires("empathy-judge") or ()]
-    modules: dict[str, str] = {}
-    for module, distributions in importlib.metadata.packages_distributions().items():
-        for distribution in () if module.startswith("_") else distributions:
-            modules.setdefault(canonicalize_name(distribution), module)
-    for extra in importlib.metadata.metadata("empathy-judge").get_all("Provides-Extra") or ():
-        if extra in _NOT_FOR_USERS:
-            continue
+    extras = importlib.metadata.metadata("empathy-judge").get_all("Provides-Extra") or ()
+    for extra in [extra for extra in extras if extra not in _NOT_FOR_USERS]:
         of_extra = [need for need in needs if need.marker and need.marker.evaluate({"extra": extra})]
-        state, detail = "ok", ", ".join(f"{need.name} {_version(need.name)}" for need in of_extra)
-        # What is not there comes first: a torch too new for an extra that nobody installed is no fault
-        for need in sorted(of_extra, key=lambda need: _version(need.name) is not None):
-            version = _version(need.name)
-            if version is None:
-                state, detail = "missing", f"pip install 'empathy-judge[{extra}]' ({need.name} is not installed)"
-            elif not need.specifier.contains(version, prereleases=True):
-                state, detail = "broken", f"{need.name} {version}; expected {need.specifier}"
-            elif why := _import_error(modules.get(canonicalize_name(need.name), need.name)):
-                state, detail = "broken", f"{need.name} {version} cannot be imported: {why}"
-            if state != "ok":
-                break
-        yield Finding("optional parts", extra, state, detail)
+        versions = {need.name: _version(need.name) for need in of_extra}
+        missing = [name for name, version in versions.items() if version is None]
+        wrong = [need for need in of_extra if not need.specifier.contains(versions[need.name] or "", prereleases=True)]
+        if missing:  # also where another package is too new for it: what nobody installed is no fault
+            install = f"pip install 'empathy-judge[{extra}]' ({', '.join(missing)} not installed)"
+            yield Finding("optional parts", extra, "missing", install)
+        elif wrong:
+            texts = [f"{need.name} {versions[need.name]}; expected {need.specifier}" for need in wrong]
+            yield Finding("optional parts", extra, "broken", ", ".join(texts))
+        else:
+            found = ", ".join(f"{name} {version}" for name, version in versions.items())
+            yield Finding("optional parts", extra, "ok", found)
 
 
 def _version(name: str) -> str | None:
@@ -169,48 +153,11 @@ def _import_error(module: str) -> str:
     return ""
 
 
-def _disks() -> Iterator[Finding]:
-    from huggingface_hub import constants
-    from platformdirs import user_cache_path
-
-    for name, folder in (
-        ("working folder", Path.cwd()),
-        ("models of the hub", Path(constants.HF_HUB_CACHE)),
-        ("answers of prompted judges", user_cache_path("empathy-judge")),
-        ("temporary folder", Path(tempfile.gettempdir())),
-    ):
-        existing = next(path for path in (folder, *folder.parents) if path.exists())
-        free = shutil.disk_usage(existing).free
-        if not os.access(existing, os.W_OK):
-            yield Finding("disks", name, "note", f"{folder}: no right to write")
-        else:
-            note = "; a backbone of 7B takes 17 GB" if free < _FEW_BYTES else ""
-            yield Finding("disks", name, "note" if note else "ok", f"{free / 1e9:.0f} GB free at {folder}{note}")
-
-
-def _models() -> Iterator[Finding]:
-    """Copies of models in the cache of the hub."""
-    from huggingface_hub import CacheNotFound, scan_cache_dir
-
-    try:
-        models = [model for model in scan_cache_dir().repos if model.repo_type == "model"]
-    except CacheNotFound:
-        models = []
-    if not models:
-        yield Finding("cached models", "none", "missing", "hf download OWNER/NAME fetches one where there is a network")
-    for model in sorted(models, key=lambda model: model.repo_id):
-        yield Finding("cached models", model.repo_id, "ok", f"{model.size_on_disk / 1e9:.1f} GB")
-
-
 def _environment() -> Iterator[Finding]:
     for name in _PLACES:
         if value := os.environ.get(name):
-            yield Finding("environment", name, "note", _without_login(value))
+            address = urlsplit(value)  # it may hold a user and a password; nothing of them is shown
+            shown = address._replace(netloc=address.netloc.rpartition("@")[2], query="", fragment="").geturl()
+            yield Finding("environment", name, "note", shown)
     for name in _SECRETS:
         yield Finding("environment", name, "note", "set" if os.environ.get(name) else "not set")
-
-
-def _without_login(value: str) -> str:
-    """An address may hold a user and a password; nothing of them is shown."""
-    address = urlsplit(value)
-    return address._replace(netloc=address.netloc.rpartition("@")[2], query="", fragment="").geturl()

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from ..data_modules.errors import AudioError, UserError
+from ..data_modules.option_values import AnyNumber, Port, Processes, Seconds, Seed, Whole, any_number
 from ..data_modules.parallel import find_launch, say
 from ..data_modules.written import writing
+from ..eval.measurement import Loading, chosen
 from . import DONE, FAILED_CHECKS
 from .options import first_given
-from .shared import Hearing, Loading, Printing
-from .values import AnyNumber, Port, Processes, Seconds, Seed, Whole, any_number
+from .shared import Printing, open_scorer
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -89,13 +90,11 @@ class Score(Printing, Loading):
         root = self.audio_root
         if root is not None and (self.manifest is None or not root.is_dir()):
             raise UserError(f"score: --audio-root {root}; expected a folder, with --manifest FILE")
-        into_file = first_given(
-            workers=self.workers, restart=self.restart, overwrite=self.overwrite, checksums=self.checksums
-        )
+        into_file = first_given(self, "workers", "restart", "overwrite", "checksums")
         if self.manifest is None:
             if self.context is None or self.response is None:
                 raise UserError(_EXPECTED)
-            unused = first_given(out=self.out) or into_file
+            unused = first_given(self, "out") or into_file
             if unused or self.engine != "local":
                 unused = unused or f"--engine {self.engine}"
                 raise UserError(f"score: {unused} without --manifest; expected JUDGE --manifest FILE {unused}")
@@ -120,7 +119,7 @@ class Score(Printing, Loading):
 
     def _open(self) -> Scorer:
         """Load the judge; one that shall give intervals must have some."""
-        scorer = self.open_scorer(self.judge, self.batch_size)
+        scorer = open_scorer(self.judge, self, self.batch_size)
         if self.level is not None:
             scorer.require_calibration()
         return scorer
@@ -155,7 +154,7 @@ class Score(Printing, Loading):
         from ..batch_scoring.job import Job
         from ..batch_scoring.run import make_engine, score_manifest
 
-        settings = {**self.placing(), "batch_size": self.batch_size}
+        settings = {**chosen(self, Loading), "batch_size": self.batch_size}
         del settings["device"]  # each worker has its own
         job = Job(judge, manifest, out, self.level, self.checksums, self.audio_root, settings)
         launch = find_launch()
@@ -179,7 +178,7 @@ def _in_windows(found: Assessment) -> str:
 
 
 @dataclass(frozen=True)
-class Rank(Printing, Hearing):
+class Rank(Printing, Loading):
     """Put several responses to one context in order, the best first.
 
     The order follows the place of the score on its scale; of several dimensions all count equally, or those of --by.
@@ -209,7 +208,7 @@ class Rank(Printing, Hearing):
     max_error: Annotated[float, any_number, (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)] | None = None
 
     def run(self) -> int:
-        scorer = self.open_scorer(self.judge)
+        scorer = open_scorer(self.judge, self)
         names = scorer.dimension_names(self.by)
         if self.max_error is not None:
             scorer.compared_on(names)
@@ -281,7 +280,7 @@ def _ranked_table(
 
 
 @dataclass(frozen=True)
-class Explain(Printing, Hearing):
+class Explain(Printing, Loading):
     """Which seconds of a context and a response cost the score.
 
     Windows of one clip are edited, and the pair is scored again (occlusion): by the noise floor near them, by speech of
@@ -312,7 +311,7 @@ class Explain(Printing, Hearing):
     def run(self) -> int:
         page = Path(self.page) if self.page else None
         with writing("explain", page.parent, page.name) if page else nullcontext():
-            scorer = self.open_scorer(self.judge)
+            scorer = open_scorer(self.judge, self)
             from ..eval.explain import explain as explained
 
             context = _context(self.context)
@@ -336,22 +335,22 @@ class Explain(Printing, Hearing):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What nobody may exceed; `serving.settings` checks it.
+    """Limits of the service; `serving.settings` checks them.
 
     Attributes:
-        max_queue (PAIRS): that wait; beyond, requests are refused with 429
-        max_wait (SECONDS): that the judge waits for others to score together
-        max_bytes (BYTES): of a request; more is cut with 413
-        concurrency (REQUESTS): that are received and decoded at once; beyond, 429
-        decoders (PROCESSES): that decode
-        decode_seconds (SECONDS): to decode a clip; beyond, it is refused
-        body_seconds (SECONDS): to receive a request; beyond, 408
-        idle_seconds (SECONDS): of silence while a request is received; beyond, 408
-        request_seconds (SECONDS): from the last byte of a request to its answer; beyond, 504
-        kept_bytes (BYTES): of audio states in memory, for clips that come again
-        drain_seconds (SECONDS): at least that requests are refused with 503 after SIGTERM
-        grace_seconds (SECONDS): at most from SIGTERM to the end; who waits then is cut off
-        max_seconds (SECONDS): of a clip (default: ten times what the backbone hears at once; with --no-windows once)
+        max_queue (PAIRS): most pairs that wait; further requests are refused with 429
+        max_wait (SECONDS): longest time that the judge waits for other requests, to score them together
+        max_bytes (BYTES): largest request; a larger one is refused with 413
+        concurrency (REQUESTS): most requests received and decoded at once; further ones are refused with 429
+        decoders (PROCESSES): processes that decode clips
+        decode_seconds (SECONDS): longest time to decode a clip, which is then refused
+        body_seconds (SECONDS): longest time to receive a request, which is then refused with 408
+        idle_seconds (SECONDS): longest silence while a request is received, which is then refused with 408
+        request_seconds (SECONDS): longest time from the last byte of a request to its answer; then it is a 504
+        kept_bytes (BYTES): memory for the audio states of clips that come again
+        drain_seconds (SECONDS): shortest time after SIGTERM in which requests are refused with 503
+        grace_seconds (SECONDS): longest time from SIGTERM to the end; requests that still wait are dropped
+        max_seconds (SECONDS): longest clip (default: ten times what the backbone hears at once; with --no-windows once)
     """
 
     TITLE: ClassVar[str] = "limits"
@@ -423,7 +422,7 @@ class Serve(Limits, Loading):
         from ..serving.running import run
 
         def load() -> Scorer:
-            how = self.placing()
+            how = chosen(self, Loading)
             return Scorer.from_pretrained(folder, batch_size=self.batch_size, kept_bytes=self.kept_bytes, **how)
 
         log_json()

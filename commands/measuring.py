@@ -9,52 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ..data_modules.errors import UserError
+from ..data_modules.option_values import OutputFolder, SplitName, Whole
 from ..data_modules.written import writing
+from ..eval.measurement import Asking, Draws, Loading, Measurement, Split, chosen
 from . import DONE, FAILED_CHECKS
-from .options import Recorded, first_given
-from .shared import Asking, Data, Draws, Intervals, Loading, Printing, Split
+from .options import first_given
+from .shared import Data, DryRun, JudgeNames, Printing, open_scorer
 from .tables import TableOptions
-from .values import OutputFolder, SplitName, Whole
 
 if TYPE_CHECKING:
     from ..eval.judges.opening import Opened
 
 
-@dataclass(frozen=True, kw_only=True)
-class HowToMeasure(Split, Intervals, Asking, Recorded):
-    """How `evaluate` and `compare` measure.
-
-    Attributes:
-        checks (NAME): listening checks, each one more pass of the judge: names, all, or none (default: response_only,
-            context_swapped, silent, flat_prosody, low_pass)
-        slices (COLUMN): what to slice the report by, such as response_speaker or tag:cue (default: setting, system_id,
-            language and all tags)
-        cluster: what intervals and tests keep whole
-    """
-
-    checks: Sequence[str] | None = None
-    slices: Sequence[str] | None = None
-    cluster: Literal["group_id", "context_speaker", "response_speaker", "system_id"] = "group_id"
-
-    def listening_checks(self) -> Sequence[str] | Literal["all"] | None:
-        """What ``--checks`` says."""
-        return "all" if self.checks == ["all"] else () if self.checks == ["none"] else self.checks
-
-    def show_plan(self, judges: Sequence[str], data: str) -> int:
-        """Say what a dry run says."""
-        _open(judges, data, self.split, self.seed, self, self.listening_checks())
-        return DONE
-
-
 @dataclass(frozen=True)
-class Evaluate(Printing, Data, HowToMeasure):
+class Evaluate(Printing, Data, DryRun, Measurement, JudgeNames):
     """Measure one judge against the raters of a split.
 
     Attributes:
-        judge: judge folder, run folder, openai:MODEL, gemini:MODEL (with settings, as in
-            openai:gpt-audio-1.5,samples=5), scores:FILE, human:RATER (one rater against the others),
-            probe:JUDGE_OR_BACKBONE (a regression on what the frozen backbone hears), or a baseline: acoustic,
-            acoustic:egemaps, text, random, constant
         json: print JSON (fields: docs/reference/report-fields.md)
         out: folder of the report
         explain: also explain the largest disagreements (judge folders), see explain
@@ -71,7 +42,7 @@ class Evaluate(Printing, Data, HowToMeasure):
         from ..eval.judge_names import require_judges
 
         if self.dry_run:
-            return self.show_plan([self.judge], self.data)
+            return _show_plan([self.judge], self.data, self)
         require_judges([self.judge], self.backbone)
         if self.explain and not Path(self.judge).is_dir():
             raise UserError(f"--explain with judge {self.judge}; expected the folder of a judge or of a run")
@@ -79,12 +50,8 @@ class Evaluate(Printing, Data, HowToMeasure):
             from ..eval.evaluate import evaluate as measure
             from ..eval.views import evaluation_views
 
-            scorer = self.open_scorer(self.judge) if self.explain else None  # one load for both
-            measured = measure(
-                scorer or self.judge, self.data, split=self.split, slices=self.slices, checks=self.listening_checks(),
-                cluster=self.cluster, interval=self.interval, resamples=self.resamples, seed=self.seed,
-                command=self.command, **self.loading(),
-            )  # fmt: skip
+            scorer = open_scorer(self.judge, self) if self.explain else None  # one load for both
+            measured = measure(scorer or self.judge, self.data, **chosen(self, Measurement))
             if scorer:
                 from ..eval.pages.explanation import explain_worst
 
@@ -97,18 +64,14 @@ class Evaluate(Printing, Data, HowToMeasure):
 
 
 @dataclass(frozen=True)
-class Compare(Printing, HowToMeasure, TableOptions):
+class Compare(Printing, DryRun, Measurement, TableOptions, JudgeNames):
     """Measure several judges on the same pairs, or with --table on the scores of a table.
 
-    A table has one row per score, as `agreement` takes it; it answers which judge agrees best with the people over all
-    dimensions, whether that is certain, and how far each is from the ceilings.
+    A table has one row per score, as `agreement` takes it, and judges are names of annotators in it; the answer is
+    which judge agrees best with the people over all dimensions, whether that is certain, and how far each is from the
+    ceilings.
 
     Attributes:
-        judges (JUDGE): judge folder, run folder, openai:MODEL, gemini:MODEL (with settings, as in
-            openai:gpt-audio-1.5,samples=5), scores:FILE, human:RATER (one rater against the others),
-            probe:JUDGE_OR_BACKBONE (a regression on what the frozen backbone hears), or a baseline: acoustic,
-            acoustic:egemaps, text, random, constant;
-            with --table names of annotators
         json: print JSON (fields: docs/reference/report-fields.md)
         data: folder of a pair dataset, or its address (hf://datasets/...)
         table: table of scores by people and judges instead, without audio: see agreement
@@ -134,17 +97,13 @@ class Compare(Printing, HowToMeasure, TableOptions):
         from ..eval.judge_names import require_judges
 
         if self.dry_run:
-            return self.show_plan(self.judges, self.data)
+            return _show_plan(self.judges, self.data, self)
         require_judges(self.judges, self.backbone)
         with writing("compare", self.out):
             from ..eval.compare import compare as measure
             from ..eval.views import comparison_views
 
-            comparison = measure(
-                self.judges, self.data, split=self.split, slices=self.slices, checks=self.listening_checks(),
-                cluster=self.cluster, interval=self.interval, resamples=self.resamples, seed=self.seed,
-                command=self.command, **self.loading(),
-            )  # fmt: skip
+            comparison = measure(self.judges, self.data, **chosen(self, Measurement))
             for line in comparison.warnings:
                 print(f"warning: {line}", file=sys.stderr)
             where = []
@@ -164,8 +123,7 @@ class Compare(Printing, HowToMeasure, TableOptions):
 
     def _compare_table(self, table: str) -> int:
         """Compare without audio."""
-        of_pairs = {"out": self.out, "checks": self.checks, "slices": self.slices, "dry_run": self.dry_run}
-        if unused := first_given(**of_pairs):
+        if unused := first_given(self, "out", "checks", "slices", "dry_run"):
             raise UserError(f"{unused} with --table; expected with --data")
         clusters: dict[str, Literal["group", "system"]] = {"group_id": "group", "system_id": "system"}
         if self.cluster not in clusters:
@@ -177,7 +135,7 @@ class Compare(Printing, HowToMeasure, TableOptions):
 
 
 @dataclass(frozen=True)
-class Challenge(Printing, Data, Split, Draws, Asking):
+class Challenge(Printing, Data, Split, Draws, DryRun, Asking, JudgeNames):
     """Measure a judge by the rules of a public challenge.
 
     aeq-bench: which of several responses to a context is the right one (AEQ-Bench, HumOmni track 1)? The score is
@@ -186,10 +144,6 @@ class Challenge(Printing, Data, Split, Draws, Asking):
 
     Attributes:
         name: whose rules
-        judge: judge folder, run folder, openai:MODEL, gemini:MODEL (with settings, as in
-            openai:gpt-audio-1.5,samples=5), scores:FILE, human:RATER (one rater against the others),
-            probe:JUDGE_OR_BACKBONE (a regression on what the frozen backbone hears), or a baseline: acoustic,
-            acoustic:egemaps, text, random, constant
         split: which pairs (default: all)
     """
 
@@ -201,7 +155,7 @@ class Challenge(Printing, Data, Split, Draws, Asking):
     split: SplitName = None
 
     def run(self) -> int:
-        opened = _open([self.judge], self.data, self.split, self.seed, self)
+        opened = _open([self.judge], self.data, self.split, self.seed, self, dry_run=self.dry_run)
         if self.dry_run:
             return DONE
         from ..eval.challenges import challenge as measured
@@ -241,7 +195,7 @@ class Stress(Printing, Data, Split, Draws, Loading):
 
     def run(self) -> int:
         with writing("stress", self.out):
-            scorer = self.open_scorer(self.judge)
+            scorer = open_scorer(self.judge, self)
             from ..data_modules.schema import PairDataset
             from ..eval.other_views import stress_views
             from ..eval.results import write_results
@@ -258,18 +212,26 @@ class Stress(Printing, Data, Split, Draws, Loading):
         return FAILED_CHECKS if report.raised else DONE
 
 
+def _show_plan(judges: Sequence[str], data: str, how: Measurement) -> int:
+    """Say what a dry run says."""
+    _open(judges, data, how.split, how.seed, how, how.named_checks(), dry_run=True)
+    return DONE
+
+
 def _open(
     judges: Sequence[str],
     data: str,
     split: str | None,
     seed: int,
-    asking: Asking,
-    checks: Sequence[str] | Literal["all"] | None = None,
+    how: Asking,
+    checks: Sequence[str] | None = None,
+    *,
+    dry_run: bool,
 ) -> Opened:
-    """The judges of a command, and what they are measured on."""
+    """The judges of a command, and what they are measured on. A wrong name is reported before torch is loaded."""
     from ..eval.judge_names import require_judges
 
-    require_judges(judges, asking.backbone)
+    require_judges(judges, how.backbone)
     from ..eval.judges.opening import open_judges
 
-    return open_judges(judges, data, split, seed, checks, asking.loading(), asking.dry_run)
+    return open_judges(judges, data, split, seed, how, checks, dry_run)

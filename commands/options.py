@@ -17,7 +17,7 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, fields
 from functools import partial
 from inspect import cleandoc, get_annotations
 from itertools import takewhile
@@ -37,10 +37,7 @@ from typing import (
 )
 
 from ..data_modules.errors import UserError, nearest
-from .values import output_folder
-
-NO_OPTION = {"option": False}
-"""Metadata of a field that is no option."""
+from ..data_modules.option_values import NO_OPTION, output_folder
 
 
 class Command(Protocol):
@@ -52,13 +49,6 @@ class Command(Protocol):
     def run(self) -> int:
         """Do it; the exit code."""
         ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recorded:
-    """A command that is kept in what it makes, as it was typed."""
-
-    command: str = field(default="", metadata=NO_OPTION)
 
 
 AnyCommand = TypeVar("AnyCommand", bound=Command)
@@ -109,12 +99,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return "" if near is None else f" (did you mean {near}?)"
 
 
-def first_given(**options: Any) -> str | None:
-    """The first of some options that was given, as it is written; they may mean nothing beside others."""
-    for name, value in options.items():
-        if value is not None and value is not False and value != () and value != []:  # 0 was given
-            return _spelled(name)
-    return None
+def first_given(command: Command, *names: str) -> str | None:
+    """The first of some options that is not left at its default, as it is written: others may rule it out."""
+    defaults = {one.name: one.default for one in fields(command)}
+    return next((_spelled(name) for name in names if getattr(command, name) != defaults[name]), None)
 
 
 def read(name: str, command: type[AnyCommand], words: Sequence[str]) -> AnyCommand:
@@ -125,8 +113,9 @@ def read(name: str, command: type[AnyCommand], words: Sequence[str]) -> AnyComma
     """
     parser = parser_of(name, command)
     values = parser.read(words)
-    typed = {"command": shlex.join(["empathy-judge", *name.split(), *words])} if issubclass(command, Recorded) else {}
-    return command(**values, **typed)
+    if any(one.name == "command" for one in fields(command)):  # reports keep the command as it was typed
+        values["command"] = shlex.join(["empathy-judge", *name.split(), *words])
+    return command(**values)
 
 
 def parser_of(name: str, command: type[Command]) -> OneLineParser:
@@ -147,12 +136,15 @@ def add_options(parser: argparse.ArgumentParser, options: type[Any]) -> None:
     helps = {name: help for base in reversed(options.__mro__) for name, help in _helps(base)}
     hints = get_type_hints(options, include_extras=True)
     left = {one.name: one for one in fields(options) if one.metadata != NO_OPTION}
+    groups: dict[str | None, argparse._ActionsContainer] = {None: parser}
     for base in options.__mro__:
         names = [name for name in get_annotations(base) if name in left]
         title = base.__dict__.get("TITLE")
-        group = parser.add_argument_group(title) if title and names else parser
+        if names and title not in groups:
+            groups[title] = parser.add_argument_group(title)
         for name in names:
-            _add(group, left.pop(name), hints[name], *helps.get(name, (None, "")))  # Python -OO drops docstrings
+            value, text = helps.get(name, (None, ""))  # Python -OO drops docstrings
+            _add(groups[title], left.pop(name), hints[name], value, text)
 
 
 def summary_and_more(command: type[Command]) -> str:
@@ -163,8 +155,10 @@ def summary_and_more(command: type[Command]) -> str:
 def _helps(base: type) -> Iterator[tuple[str, tuple[str | None, str]]]:
     """What a docstring says of each field: what stands for its value, and its help."""
     _, _, attributes = cleandoc(base.__doc__ or "").partition("Attributes:\n")
-    for name, value, text in re.findall(r"^ {4}(\w+)(?: \((.+?)\))?: (.+(?:\n {8}.+)*)", attributes, re.MULTILINE):
-        yield name, (value or None, " ".join(text.split()).replace("%", "%%"))
+    entry = r"^ {4}(\w+(?:, \w+)*)(?: \((.+?)\))?: (.+(?:\n {8}.+)*)"
+    for names, value, text in re.findall(entry, attributes, re.MULTILINE):
+        for name in names.split(", "):
+            yield name, (value or None, " ".join(text.split()).replace("%", "%%"))
 
 
 def _add(to: argparse._ActionsContainer, one: Field[Any], hint: Any, value: str | None, text: str) -> None:

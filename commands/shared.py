@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""What several commands share: data, what they print, and how they open a judge."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..data_modules.parallel import say
+from ..eval.measurement import Asking, Loading, chosen
 from . import DONE
-from .values import Device, Dollars, Resamples, Seed, SplitName
 
 if TYPE_CHECKING:
     from ..eval.frame import Frame
-    from ..eval.judges.opening import Loading as LoadingArguments
-    from ..eval.judges.trained import Placing
     from ..scorer import Scorer
 
 
@@ -51,118 +49,38 @@ class Data:
     data: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Split:
-    """Which pairs of a dataset.
+class JudgeNames:
+    """The help of an argument that names any judge, or several of them.
 
     Attributes:
-        split: which pairs; all = every pair
+        judge, judges (JUDGE): judge folder, run folder, openai:MODEL, gemini:MODEL (with settings, as in
+            openai:gpt-audio-1.5,samples=5), scores:FILE, human:RATER (one rater against the others),
+            probe:JUDGE_OR_BACKBONE (a regression on what the frozen backbone hears), or a baseline: acoustic,
+            acoustic:egemaps, text, random, constant
     """
 
-    split: SplitName = "test"
-
 
 @dataclass(frozen=True, kw_only=True)
-class Draws:
-    """What is drawn at random.
+class DryRun:
+    """Saying what would be sent.
 
     Attributes:
-        resamples: bootstrap resamples
-        seed: of all that is drawn
-    """
-
-    resamples: Resamples = 1000
-    seed: Seed = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Intervals(Draws):
-    """Intervals of agreement.
-
-    Attributes:
-        interval: kind of bootstrap intervals of what is no correlation; bca: bias-corrected and accelerated;
-            correlations have t intervals; of pairs, groups, systems and calibration all are percentile ones
-    """
-
-    interval: Literal["percentile", "bca"] = "percentile"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where and how a backbone is loaded.
-
-    Attributes:
-        device: cpu, cuda, ...; auto = all GPUs, then main memory (default: a GPU if there is one)
-        backbone: where the backbone lies now, if not where the judge found it
-        quantization: nf4 = language model in 4 bits, for small GPUs; scores change a little (default: as in training)
-    """
-
-    device: Device | None = None
-    backbone: str | None = None
-    quantization: Literal["none", "nf4"] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hearing(Place):
-    """How a judge hears clips.
-
-    Attributes:
-        windows: refuse clips that are longer than the judge hears at once (default: they are heard in windows)
-    """
-
-    windows: bool = True
-
-    def placing(self) -> Placing:
-        """These options, as a judge is loaded with them."""
-        how: Placing = {"device": self.device, "backbone": self.backbone, "quantization": self.quantization}
-        return {**how, "windows": self.windows}
-
-    def open_scorer(self, judge: str, batch_size: int | None = None) -> Scorer:
-        """Load a judge. A wrong name of it is reported before torch is loaded."""
-        from ..models.hub import require_judge
-
-        require_judge(Path(judge), self.backbone)
-        from ..scorer import Scorer
-
-        return Scorer.from_pretrained(judge, batch_size=batch_size, **self.placing())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loading(Hearing):
-    """How a judge is loaded.
-
-    Attributes:
-        cache (FOLDER): keep what the audio tower makes of clips here, for other commands and for training with
-            --cache.folder (at most 100 GB; default: not kept)
-    """
-
-    cache: str | None = None
-
-    def placing(self) -> Placing:
-        """These options, as a judge is loaded with them."""
-        return {**super().placing(), "cache": self.cache}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asking(Loading):
-    """How any judge is opened, prompted ones included.
-
-    Attributes:
-        budget (DOLLARS): spend at most this much on each of them
-        answers (FILE): SQLite file in which answers are kept, so that nothing is asked twice (default: in the user's
-            cache)
         dry_run: say what would be sent, where to and what it costs, print one request, and send nothing
     """
 
-    TITLE: ClassVar[str] = "prompted LLM judges (openai:..., gemini:...)"
+    TITLE: ClassVar[str] = Asking.TITLE
 
-    budget: Dollars | None = None
-    answers: str | None = None
     dry_run: bool = False
 
-    def loading(self) -> LoadingArguments:
-        """These options, as a judge is opened with them."""
-        return {**self.placing(), "budget": self.budget, "answers": self.answers}
+
+def open_scorer(judge: str, how: Loading, batch_size: int | None = None) -> Scorer:
+    """Load a judge. A wrong name of it is reported before torch is loaded."""
+    from ..models.hub import require_judge
+
+    require_judge(Path(judge), how.backbone)
+    from ..scorer import Scorer
+
+    return Scorer.from_pretrained(judge, batch_size=batch_size, **chosen(how, Loading))
 
 
 @dataclass(frozen=True, kw_only=True)

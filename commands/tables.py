@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..data_modules.errors import UserError
+from ..data_modules.option_values import NO_OPTION, AnyNumber, Dollars, OutputFolder, Whole
 from ..data_modules.written import writing
-from .options import Recorded, first_given
-from .shared import Columns, Draws, Intervals, Printing
-from .values import AnyNumber, Dollars, OutputFolder, Whole
+from ..eval.measurement import Draws, Intervals
+from .options import first_given
+from .shared import Columns, Printing
 
 if TYPE_CHECKING:
     from ..eval.frame import Frame
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableOptions(Intervals, Columns, Recorded):
+class TableOptions(Intervals, Columns):
     """How a table of scores is measured."""
+
+    command: str = field(default="", metadata=NO_OPTION)
 
     def measure_table(
         self, path: str, judges: Sequence[str], cluster: Literal["group", "system"], **more: Any
@@ -90,10 +93,10 @@ class Plan(Printing, Draws, Columns):
         raters (K): ratings per item
         agreement: the better judge's Spearman over the noise ceiling (default: of the best judge of the pilot, else
             0.6)
-        difference: by which the other judge agrees less
-        power: wanted
+        difference: how much less the other judge agrees, in Spearman: the difference to be detected
+        power: statistical power to detect it
         between (R): Spearman between the judges (default: that of the pilot, else as if their errors were independent)
-        price: of a rating
+        price: price of one rating
         learning (JUDGE_OR_BACKBONE): with a pair dataset: also Spearman of a probe on this frozen backbone by the
             number of training pairs
         out (DIR): folder for plan.csv, plan.json and plan.png
@@ -123,11 +126,8 @@ class Plan(Printing, Draws, Columns):
 
         if (self.pilot is None) == (not self.variance):
             raise UserError("expected either a pilot (a table or the folder of a pair dataset) or --variance")
-        of_pilot = {
-            "judges": self.judges, "column": self.column, "annotators": self.annotators, "exclude": self.exclude,
-            "dimension": self.dimension,
-        }  # fmt: skip
-        if unused := first_given(**(of_pilot if self.pilot is None else {"group_size": self.group_size})):
+        of_pilot = ("judges", "column", "annotators", "exclude", "dimension")
+        if unused := first_given(self, *(of_pilot if self.pilot is None else ["group_size"])):
             raise UserError(f"{unused} with {'--variance' if self.pilot is None else 'a pilot'}; expected one of them")
         with writing("plan", self.out):
             if self.pilot is None:

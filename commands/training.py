@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..data_modules.errors import UserError
+from ..data_modules.option_values import Device, OutputFolder, Share, SplitName, Whole
 from ..data_modules.parallel import check_ranks
 from ..data_modules.written import making
+from ..eval.measurement import Placed, Split
 from . import DONE, FAILED_CHECKS
 from .options import first_given
-from .shared import Data, Place, Printing, Split
-from .values import Device, OutputFolder, Share, SplitName, Whole
+from .shared import Data, Printing
 
 if TYPE_CHECKING:
     from ..models.artifact import LoadedJudge
@@ -133,7 +134,7 @@ class Recipes(Printing):
 
 
 @dataclass(frozen=True)
-class Calibrate(Printing, Data, Split, Place):
+class Calibrate(Printing, Data, Split, Placed):
     """Fit standard errors and intervals to rated pairs that the judge was not trained on.
 
     Training does this on the validation split, which also chose the checkpoint: the errors there look a little too
@@ -236,9 +237,7 @@ class Export(Printing):
         from ..models.hub import check_hub_name, check_judge, push_to_hub, require_judge
 
         source, out = Path(self.checkpoint), self.out
-        weights = None if self.quantization == "none" else self.quantization
-        whole_only = {"quantization": weights, "check_data": self.check_data, "accept_loss": self.accept_loss}
-        if self.form == "small" and (unused := first_given(**whole_only)):
+        if self.form == "small" and (unused := first_given(self, "quantization", "check_data", "accept_loss")):
             raise UserError(f"export: {unused} with --form small, which has no backbone; expected merged")
         if self.private and self.push_to_hub is None:
             raise UserError("export: --private; expected with --push-to-hub OWNER/NAME")

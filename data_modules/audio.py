@@ -11,23 +11,20 @@ import io
 import math
 import re
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeVar
 
 import numpy as np
 import soundfile
 
-from .containers import PLAIN, joined_problem, wav_content, with_true_sizes, without_filling
-from .encodings import Mp3, id3_bytes, is_mp3, whole_flac, whole_mp3
+from .containers import PLAIN, wav_content, with_true_sizes, without_filling
+from .encodings import id3_bytes, is_mp3, whole_flac, whole_mp3
 from .errors import AudioError, os_reason
 from .folders import file_hash
 from .ogg import opus_end, whole_ogg
 from .spellings import spelling_hint
 from .stored_clips import StoredClip
-from .unreadable import EXPECTED, HEAD_BYTES, read_wrongly, unreadable
+from .unreadable import HEAD_BYTES, check_read_rightly, unreadable
 
 MIN_SECONDS = 0.05
 """Shorter clips are refused."""
@@ -49,12 +46,8 @@ _BLOCK_FRAMES = 1 << 18
 _LENGTH_NOTE = re.compile(r"^ *(?:data|Data Size|SSND) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
 # libsndfile passes over a last page of Opus that is cut or damaged, and logs where the one before it ends.
 _OPUS_END = re.compile(r"^ *Last Granule pos *: (\d+)", re.MULTILINE)
-# What stands behind an ID3 tag: it may be in front of any file.
-_NOT_MP3 = (b"OggS", b"fLaC", b"NIST", *PLAIN)
 # For two rates without a large common divisor the kernel of torchaudio takes gigabytes; SciPy takes over here.
 _MAX_KERNEL_VALUES = 1 << 24
-_In = TypeVar("_In")
-_Out = TypeVar("_Out")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +69,10 @@ class Clip:
                 "expected one-dimensional float samples, full scale 1.0",
                 "not supported",
             )
-        _check_rate(self.rate, _name(self))
+        try:
+            _check_rate(self.rate)
+        except AudioError as error:
+            raise error.at(_name(self)) from None
         with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, which is refused
             object.__setattr__(self, "samples", np.ascontiguousarray(self.samples, dtype=np.float32))
 
@@ -118,44 +114,24 @@ def decode(source: AudioSource, rate: int, max_seconds: float | None = None, nam
         AudioError: If the clip is missing, empty, truncated, not audio, shorter than 0.05 s, longer than
             `max_seconds`, or holds NaN, infinite or unscaled samples.
     """
-    samples, own_rate = _samples(source, max_seconds, name or _name(source))
-    return resample(samples, own_rate, rate)
+    clip = load_clip(source, max_seconds, name)
+    return resample(clip.samples, clip.rate, rate)
 
 
 def load_clip(source: AudioSource, max_seconds: float | None = None, name: str | None = None) -> Clip:
     """Reads a whole clip at its own rate; otherwise as `decode`."""
     name = name or _name(source)
-    return Clip(*_samples(source, max_seconds, name), name)
-
-
-def _samples(source: AudioSource, max_seconds: float | None, name: str) -> tuple[np.ndarray, int]:
-    """The samples of a whole clip `(n,)`, channels averaged, and their rate.
-
-    Reads blocks, so that a wrong header cannot claim all memory.
-    """
-    source = source.read_checked() if isinstance(source, StoredClip) else source
-    if isinstance(source, Clip):
-        _check_length(len(source.samples), source.rate, max_seconds, name)
-        _check_amplitude(source.samples, source.rate, name)
-        return source.samples, source.rate
-    with _opened(source, name) as (sound, skipped, count):
-        rate = sound.samplerate
-        _check_length(count, rate, max_seconds, name)
-        blocks, frames = [], 0
-        try:
-            # none is asked for behind the last: there may be a tag, which is no frame of FLAC
-            while len(block := sound.read(min(_BLOCK_FRAMES, skipped + count - frames), "float32", always_2d=True)):
-                blocks.append(block.mean(axis=1))
-                frames += len(block)
-        except soundfile.SoundFileError as error:
-            message = f"{name}: the file is damaged, decoding stopped after {frames} samples ({error})"
-            raise AudioError(message, "the file is damaged") from None
-    samples = np.concatenate(blocks)[skipped : skipped + count] if blocks else np.zeros(0, np.float32)
-    if len(samples) != count:
-        message = f"{name}: the file is cut off, {len(samples)} of {count} samples are there"
-        raise AudioError(message, "the file is cut off")
-    _check_amplitude(samples, rate, name)
-    return samples, rate
+    content = source if isinstance(source, Clip) else _read(source, name)
+    try:
+        if isinstance(content, Clip):
+            samples, rate = content.samples, content.rate
+            _check_length(len(samples), rate, max_seconds)
+        else:
+            samples, rate = _decoded(content, max_seconds)
+        _check_amplitude(samples, rate)
+    except AudioError as error:
+        raise error.at(name) from None
+    return Clip(samples, rate, name)
 
 
 def probe(source: AudioSource, name: str | None = None) -> AudioInfo:
@@ -165,10 +141,14 @@ def probe(source: AudioSource, name: str | None = None) -> AudioInfo:
         AudioError: If the clip is missing, empty, cut off or not audio.
     """
     name = name or _name(source)
-    source = source.read_checked() if isinstance(source, StoredClip) else source
     if isinstance(source, Clip):
         return AudioInfo(source.seconds, source.rate, 1)
-    with _opened(source, name) as (sound, _, count):
+    content = _read(source, name)
+    try:
+        sound, _, count = _open(content)
+    except AudioError as error:
+        raise error.at(name) from None
+    with sound:
         return AudioInfo(count / sound.samplerate, sound.samplerate, sound.channels)
 
 
@@ -198,56 +178,81 @@ def _name(source: AudioSource) -> str:
     return f"<{len(source)} bytes of audio>" if isinstance(source, bytes) else str(source)
 
 
-@contextmanager
-def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[soundfile.SoundFile, int, int]]:
-    """Opens encoded audio; yields it, how many of its frames to skip, and how many follow that are the clip.
-
-    Refuses unusable files before decoding.
-    """
+def _read(source: str | Path | bytes | StoredClip, name: str) -> bytes:
+    """The encoded bytes of a clip."""
+    if isinstance(source, StoredClip):
+        return source.read_checked()
+    if isinstance(source, bytes):
+        return source
+    path = Path(source)
     try:
-        size = len(source) if isinstance(source, bytes) else _file_size(Path(source), name)
-        if size == 0:
-            raise AudioError(f"{name}: the file is empty (0 bytes)", "the file is empty")
-        checked = _with_true_length(source, name)
-        sound = _sound(checked)
-        if not isinstance(checked, Mp3) and sound.subtype.startswith("MPEG_LAYER"):
-            with sound:
-                _check_complete(sound, checked, name)
-            stored = _content(checked)
-            frames = stored if sound.format == "MP3" else wav_content(io.BytesIO(stored))
-            checked = _checked(whole_mp3, frames, name)
-            sound = _sound(checked)
+        if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: a pipe would wait for a writer
+            raise AudioError(f"{name}: not a file", "cannot be read")
+        return path.read_bytes()
     except FileNotFoundError:
         raise AudioError(f"{name}: no such file{spelling_hint(str(source))}", "no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a zero byte
         raise AudioError(f"{name}: cannot be read ({os_reason(error)})", "cannot be read") from None
-    except soundfile.SoundFileError as error:
-        raise _unreadable(source, name, getattr(error, "error_string", "")) from None
+
+
+def _decoded(content: bytes, max_seconds: float | None) -> tuple[np.ndarray, int]:
+    """The samples of an encoded clip `(n,)`, channels averaged, and their rate."""
+    sound, skipped, count = _open(content)
     with sound:
-        if sound.format == "RAW":  # so does, by their names, what libsndfile does not know: *.au, *.snd, *.vox, *.gsm
-            raise _unreadable(source, name, "")
-        if (problem := read_wrongly(sound, _head(source))) is not None:
-            raise AudioError(f"{name}: {problem}", "not supported")
-        _check_rate(sound.samplerate, name)
-        _check_complete(sound, source if isinstance(checked, Mp3) else checked, name)
-        skipped, count = (checked.skipped, checked.samples) if isinstance(checked, Mp3) else (0, sound.frames)
-        if sound.format == "WAV" and sound.subtype in ("IMA_ADPCM", "MS_ADPCM"):
-            with _file(source) as file:
-                count = without_filling(file, count)
-        if count <= 0:
-            raise AudioError(f"{name}: the file holds no samples", "the file is empty")
-        yield sound, skipped, count
+        rate = sound.samplerate
+        _check_length(count, rate, max_seconds)
+        # in blocks, so that a wrong header cannot claim all memory
+        blocks, frames = [], 0
+        try:
+            # none is asked for behind the last: there may be a tag, which is no frame of FLAC
+            while len(block := sound.read(min(_BLOCK_FRAMES, skipped + count - frames), "float32", always_2d=True)):
+                blocks.append(block.mean(axis=1))
+                frames += len(block)
+        except soundfile.SoundFileError as error:
+            message = f"the file is damaged, decoding stopped after {frames} samples ({error})"
+            raise AudioError(message, "the file is damaged") from None
+    samples = np.concatenate(blocks)[skipped : skipped + count] if blocks else np.zeros(0, np.float32)
+    if len(samples) != count:
+        raise AudioError(f"the file is cut off, {len(samples)} of {count} samples are there", "the file is cut off")
+    return samples, rate
 
 
-def _unreadable(source: str | Path | bytes, name: str, reason: str) -> AudioError:
-    message, is_recording = unreadable(_head(source), reason)
-    return AudioError(f"{name}: {message}", "not supported" if is_recording else "not a sound file")
+def _open(content: bytes) -> tuple[soundfile.SoundFile, int, int]:
+    """Opens encoded audio as one whole recording; refuses what would be read in part, or with headers for samples.
 
-
-def _head(source: str | Path | bytes) -> bytes:
-    with _file(source) as file:
-        file.seek(id3_bytes(file.read(10), 0))
-        return file.read(HEAD_BYTES)
+    Returns:
+        The open file, how many of its frames to skip, and how many follow that are the clip.
+    """
+    if not content:
+        raise AudioError("the file is empty (0 bytes)", "the file is empty")
+    whole = content[id3_bytes(content, 0) :]
+    head, start, mp3 = whole[:HEAD_BYTES], whole[:4], None
+    if start in PLAIN:
+        whole = with_true_sizes(whole)
+    elif start == b"OggS":
+        whole = whole_ogg(whole)
+    elif start == b"fLaC":
+        whole = whole_flac(whole)
+    # what follows an ID3 tag is MP3 even where it does not begin with a frame; SPHERE may have one, too
+    elif is_mp3(start) or (content.startswith(b"ID3") and start != b"NIST"):
+        mp3 = whole_mp3(content)
+    try:
+        sound = _ReadForward(_Bytes(whole if mp3 is None else mp3.data))
+        if mp3 is None and sound.subtype.startswith("MPEG_LAYER"):  # within WAV, or behind bytes that are no frame
+            _check_complete(sound, whole)
+            mp3 = whole_mp3(whole if sound.format == "MP3" else wav_content(whole))
+            sound = _ReadForward(_Bytes(mp3.data))
+    except soundfile.SoundFileError as error:
+        raise unreadable(head, getattr(error, "error_string", "")) from None
+    check_read_rightly(sound, head)
+    _check_rate(sound.samplerate)
+    _check_complete(sound, whole)
+    skipped, count = (0, sound.frames) if mp3 is None else (mp3.skipped, mp3.samples)
+    if sound.format == "WAV" and sound.subtype in ("IMA_ADPCM", "MS_ADPCM"):
+        count = without_filling(whole, count)
+    if count <= 0:
+        raise AudioError("the file holds no samples", "the file is empty")
+    return sound, skipped, count
 
 
 class _ReadForward(soundfile.SoundFile):
@@ -272,104 +277,36 @@ class _Bytes(io.BytesIO):
         return super().seek(max(offset, 0) if whence == io.SEEK_SET else offset, whence)
 
 
-def _sound(source: str | Path | bytes | Mp3) -> soundfile.SoundFile:
-    if isinstance(source, Mp3):
-        source = source.data
-    if not isinstance(source, bytes) and Path(source).suffix.lower() == ".raw":  # soundfile asks for rate and channels
-        source = Path(source).read_bytes()
-    return _ReadForward(_Bytes(source) if isinstance(source, bytes) else str(source))
-
-
-def _checked(check: Callable[[_In], _Out], content: _In, name: str) -> _Out:
-    try:
-        return check(content)
-    except AudioError as error:
-        raise error.at(name) from None
-
-
-def _file_size(path: Path, name: str) -> int:
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise AudioError(f"{name}: not a file", "cannot be read")
-    return status.st_size
-
-
-def _file(source: str | Path | bytes) -> BinaryIO:
-    return io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb")
-
-
-def _content(source: str | Path | bytes) -> bytes:
-    return source if isinstance(source, bytes) else Path(source).read_bytes()
-
-
-def _with_true_length(source: str | Path | bytes, name: str) -> str | Path | bytes | Mp3:
-    """Refuses files that would be read in part, or with headers for samples.
-
-    Returns the source; or the file without the tags around it, and with the number of its samples in the header.
-    """
-    with _file(source) as file:
-        head = file.read(4)
-        if head in PLAIN:
-            return _plain(file, name) or source
-    has_tag = head[:3] == b"ID3"
-    if not (has_tag or is_mp3(head) or head in (b"OggS", b"fLaC")):
-        return source
-    content = _content(source)
-    tagged = content[id3_bytes(content, 0) :]
-    head = tagged[:4]
-    if head in PLAIN:
-        return _plain(io.BytesIO(tagged), name) or tagged
-    if is_mp3(head) or (has_tag and head not in _NOT_MP3):
-        return _checked(whole_mp3, content, name)
-    if head not in (b"OggS", b"fLaC"):
-        return tagged
-    completed = _checked(whole_ogg if head == b"OggS" else whole_flac, tagged, name)
-    return source if completed is content else completed
-
-
-def _plain(file: BinaryIO, name: str) -> bytes | None:
-    file.seek(0)
-    start = file.read(12)
-    if start[:4] == b"FORM" and start[8:11] != b"AIF":  # not left to libsndfile, which has trouble with some
-        raise AudioError(f"{name}: a FORM file that is no AIFF, which cannot be read; {EXPECTED}", "not supported")
-    if (problem := joined_problem(file)) is not None:
-        raise AudioError(f"{name}: the file {problem}")
-    return _checked(with_true_sizes, file, name)
-
-
-def _check_complete(sound: soundfile.SoundFile, source: str | Path | bytes, name: str) -> None:
+def _check_complete(sound: soundfile.SoundFile, content: bytes) -> None:
     """Refuses a file shorter than its header says, which libsndfile reads and only notes in its log."""
     for declared, found in _LENGTH_NOTE.findall(sound.extra_info):
         missing = int(declared) - int(found)
         if missing > 0:
-            message = f"{name}: the file is cut off, its last {missing} bytes are missing"
-            raise AudioError(message, "the file is cut off")
+            raise AudioError(f"the file is cut off, its last {missing} bytes are missing", "the file is cut off")
     opus = _OPUS_END.search(sound.extra_info)
-    if "Ogg: Junk after the last page" in sound.extra_info or (opus and int(opus[1]) < opus_end(_content(source))):
-        raise AudioError(f"{name}: the file is cut off in the middle of an Ogg page", "the file is cut off")
+    if "Ogg: Junk after the last page" in sound.extra_info or (opus and int(opus[1]) < opus_end(content)):
+        raise AudioError("the file is cut off in the middle of an Ogg page", "the file is cut off")
 
 
-def _check_rate(rate: int, name: str) -> None:
+def _check_rate(rate: int) -> None:
     if not RATE_RANGE[0] <= rate <= RATE_RANGE[1]:
-        message = f"{name}: sample rate {rate} Hz; expected {RATE_RANGE[0]} to {RATE_RANGE[1]} Hz"
-        raise AudioError(message, "not supported")
+        raise AudioError(f"sample rate {rate} Hz; expected {RATE_RANGE[0]} to {RATE_RANGE[1]} Hz", "not supported")
 
 
-def _check_length(frames: int, rate: int, max_seconds: float | None, name: str) -> None:
+def _check_length(frames: int, rate: int, max_seconds: float | None) -> None:
     if frames == 0:
-        raise AudioError(f"{name}: there are no samples", "the file is empty")
+        raise AudioError("there are no samples", "the file is empty")
     seconds = frames / rate
     if seconds < MIN_SECONDS:
-        raise AudioError(
-            f"{name}: lasts {_beside(seconds, MIN_SECONDS)} s; expected at least {MIN_SECONDS} s", "too short"
-        )
+        text = _seconds_text(seconds, MIN_SECONDS)
+        raise AudioError(f"lasts {text} s; expected at least {MIN_SECONDS} s", "too short")
     if max_seconds is not None and seconds > max_seconds:
-        message = f"{name}: lasts {_beside(seconds, max_seconds)} s; expected at most {max_seconds:g} s"
-        raise AudioError(message, "too long")
+        text = _seconds_text(seconds, max_seconds)
+        raise AudioError(f"lasts {text} s; expected at most {max_seconds:g} s", "too long")
 
 
-def _beside(seconds: float, limit: float) -> str:
-    """A duration with as many digits as it takes to differ from the limit: 10.00006 beside 10."""
+def _seconds_text(seconds: float, limit: float) -> str:
+    """A duration with as many digits as it takes to differ from the limit: 10.00006 where the limit is 10."""
     candidates = (f"{seconds:.{digits}f}" for digits in range(1 if limit >= 1 else 3, 12))
     return next(
         (text for text in candidates if (float(text) > limit) == (seconds > limit) and float(text) != limit),
@@ -377,7 +314,7 @@ def _beside(seconds: float, limit: float) -> str:
     )
 
 
-def _check_amplitude(samples: np.ndarray, rate: int, name: str) -> None:
+def _check_amplitude(samples: np.ndarray, rate: int) -> None:
     """Refuses samples that are not finite or were never scaled to 1.0.
 
     Those of a quiet recording are within `MAX_AMPLITUDE`, but they are all whole, or means of whole numbers. Only 0 and
@@ -386,19 +323,17 @@ def _check_amplitude(samples: np.ndarray, rate: int, name: str) -> None:
     bad = ~(np.abs(samples) <= MAX_AMPLITUDE)  # written so that NaN is bad too
     if bad.any():
         first = int(bad.argmax())
-        raise AudioError(
-            f"{name}: sample {first} (at {first / rate:.2f} s) is {samples[first]:g}, {int(bad.sum())} such "
-            "samples; expected finite samples with full scale 1.0",
-            "not finite or not scaled",
-        )
-    if (peak := np.abs(samples).max()) > 1:
-        steps = samples * _WHOLE
-        if (np.abs(steps - np.rint(steps)) < _ROUNDING).all():
-            raise AudioError(
-                f"{name}: the samples are whole numbers up to {peak:g}, not scaled; expected finite samples with full "
-                "scale 1.0",
-                "not finite or not scaled",
-            )
+        found = f"sample {first} (at {first / rate:.2f} s) is {samples[first]:g}, {int(bad.sum())} such samples"
+    elif (peak := np.abs(samples).max()) > 1 and _are_whole(samples):
+        found = f"the samples are whole numbers up to {peak:g}, not scaled"
+    else:
+        return
+    raise AudioError(f"{found}; expected finite samples with full scale 1.0", "not finite or not scaled")
+
+
+def _are_whole(samples: np.ndarray) -> bool:
+    steps = samples * _WHOLE
+    return bool((np.abs(steps - np.rint(steps)) < _ROUNDING).all())
 
 
 def is_clipped(clip: Clip) -> bool:

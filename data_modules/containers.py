@@ -10,28 +10,28 @@ File Format 1.3 (AIFF), au(4) of SunOS, Apple Core Audio Format 1.0 (CAF), and S
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from .errors import AudioError
 from .ogg import JOINED
+from .unreadable import EXPECTED
 
-_STARTS = {  # how a file begins: a word that is rare in samples, where it stands, and what else has to be there
-    b"RIFF": (b"WAVE", 8, {0: b"RIFF"}),
-    b"RIFX": (b"WAVE", 8, {0: b"RIFX"}),
-    b"RF64": (b"WAVE", 8, {0: b"RF64"}),
-    b"FORM": (b"FORM", 0, {8: b"AIF"}),
-    b".snd": (b".snd\0\0", 0, {12: b"\0\0\0"}),
-    b"dns.": (b"dns.", 0, {6: b"\0\0", 13: b"\0\0\0"}),
-    b"caff": (b"caff\0\x01\0\0", 0, {8: b"desc"}),
-    b"riff": (b"riff\x2e\x91", 0, {24: b"wave"}),
+_STARTS = {  # how a file of each kind begins
+    b"RIFF": re.compile(rb"RIFF.{4}WAVE", re.DOTALL),
+    b"RIFX": re.compile(rb"RIFX.{4}WAVE", re.DOTALL),
+    b"RF64": re.compile(rb"RF64.{4}WAVE", re.DOTALL),
+    b"FORM": re.compile(rb"FORM.{4}AIF", re.DOTALL),
+    b".snd": re.compile(rb"\.snd\0\0.{6}\0\0\0", re.DOTALL),
+    b"dns.": re.compile(rb"dns\..{2}\0\0.{5}\0\0\0", re.DOTALL),
+    b"caff": re.compile(rb"caff\0\x01\0\0desc"),
+    b"riff": re.compile(rb"riff\x2e\x91.{18}wave", re.DOTALL),
 }
 PLAIN = tuple(_STARTS)
 """The first four bytes of the files that this module knows."""
-_BLOCK_BYTES = 1 << 22
-_HEAD_BYTES = 32
 _WIDEST_HEADER = 128  # that a program may have counted to a size, or taken off one
 _LEAST_PLACEHOLDER = 100_000_000
 _BEYOND_ALL = 0x7FFE0000
@@ -46,6 +46,7 @@ _WAV_BLOCKS = (2, 6, 7, 0x11)  # ... ADPCM of Microsoft and IMA, and G.711
 _AU_BYTES = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}
 _AIFF_PLAIN = (b"NONE", b"twos", b"sowt", b"in24", b"in32", b"23ni", b"fl32", b"FL32", b"fl64", b"FL64", b"raw ")
 _AIFF_BYTES = {b"ulaw": 1, b"ULAW": 1, b"alaw": 1, b"ALAW": 1, b"ima4": 34}
+_MOST = {"<I": (1 << 32) - 1, ">I": (1 << 32) - 1, "<Q": (1 << 64) - 1, ">q": (1 << 63) - 1}
 
 
 class _Size(NamedTuple):
@@ -57,117 +58,60 @@ class _Size(NamedTuple):
     found: int  # bytes from where it begins to count to the end of the file
 
 
-def joined_problem(file: BinaryIO) -> str | None:
-    """Why a file of a kind of `PLAIN` would be read with the header of another recording in it; None = it is one.
+class _Header(NamedTuple):
+    """What a header says of the samples."""
 
-    The beginning of a second file does not occur by chance in a terabyte of samples. The whole file is read, in blocks.
-    """
-    file.seek(0)
-    word, offset, others = _STARTS[file.read(4)]
-    file.seek(4)
-    kept = b""
-    while block := file.read(_BLOCK_BYTES):
-        block = kept + block
-        at = block.find(word)
-        while at >= 0:
-            start = at - offset
-            if start >= 0 and all(block[start + o : start + o + len(b)] == b for o, b in others.items()):
-                return JOINED
-            at = block.find(word, at + 1)
-        kept = block[-_HEAD_BYTES:]
-    return None
+    sizes: Sequence[_Size] = ()  # of the samples, then of the file where it is not what is there
+    block: int = 1  # bytes of one sample of all channels, or of one block of a codec; 1 = not known
+    before: int = 0  # bytes between where the size of the samples begins to count and the first of them
+    is_gsm: bool = False  # GSM 6.10 in WAV
+    problem: str = ""  # why samples would be read as noise
 
 
-def with_true_sizes(file: BinaryIO) -> bytes | None:
+def with_true_sizes(data: bytes) -> bytes:
     """The file of a kind of `PLAIN` with the sizes of what is there, where its header has placeholders, and without
-    what stands behind the samples, where libsndfile would read it as samples; None = nothing has to change.
+    what stands behind the samples, where libsndfile would read it as samples.
 
     Raises:
-        AudioError: If samples are missing at the end, or what may be samples follows those that are declared.
+        AudioError: If the header of another recording stands in it, samples are missing at the end, or what may be
+            samples follows those that are declared.
     """
-    end = file.seek(0, 2)
-    file.seek(0)
-    kind = file.read(4)
-    sizes = list(_SIZES[kind](file, end))
+    kind, end = data[:4], len(data)
+    if kind == b"FORM" and data[8:11] != b"AIF":  # not left to libsndfile, which has trouble with some
+        message = f"a FORM file that is no AIFF, which cannot be read; {EXPECTED}"
+        raise AudioError(message, "not supported")
+    # the beginning of a second file does not occur by chance in a terabyte of samples
+    if _STARTS[kind].search(data, 4):
+        raise AudioError(f"the file {JOINED}")
+    header = _HEADERS[kind](data)
+    sizes = header.sizes
     # with the size of the samples, which comes first, that of the file is not known either
-    wrong = sizes if any(map(_is_placeholder, sizes[:1])) else list(filter(_is_placeholder, sizes))
+    wrong = sizes if sizes and _is_placeholder(sizes[0]) else [size for size in sizes if _is_placeholder(size)]
     behind = sizes[0].found - sizes[0].declared if sizes and sizes[0] not in wrong else 0
     if behind < 0:
         raise AudioError(f"the file is cut off, its last {-behind} bytes are missing", "the file is cut off")
-    layout = _layout(file, kind, end)
-    is_gsm = kind in (b"RIFF", b"RIFX") and bool(sizes) and layout.codec == _GSM
+    if header.problem:
+        raise AudioError(header.problem, "not supported")
+    if behind > _LONGEST_UNKNOWN and not _is_known(data, kind, end - behind):
+        raise AudioError(f"{behind} bytes follow the samples that the header declares; expected one whole recording")
+    is_gsm = header.is_gsm and bool(sizes)
     # libsndfile 1.2.2 reads to the end of the file in Wave64, and in AU of G.721 and G.723
     reads_on = is_gsm or (kind in (b"riff", b".snd", b"dns.") and behind > 0)
-    if behind > _LONGEST_UNKNOWN and not _is_known(file, kind, end - behind, end):
-        raise AudioError(f"{behind} bytes follow the samples that the header declares; expected one whole recording")
     if not wrong and not reads_on:
-        return None
-    file.seek(0)
-    content = bytearray(file.read(end - behind if reads_on else end))
+        return data
+    content = bytearray(data[: end - behind] if reads_on else data)
     if sizes[0] in wrong and not is_gsm:
-        length = sizes[0].found - layout.before
-        rest = length % layout.bytes
+        length = sizes[0].found - header.before
+        rest = length % header.block
         if rest and not (kind in _PADDED and rest == 1 and length % 2 == 0):  # an odd number, and a byte of padding
             raise AudioError("the file is cut off in the middle of a sample", "the file is cut off")
     for size in wrong:
-        struct.pack_into(size.form, content, size.at, min(size.found, _most(size.form)))
+        struct.pack_into(size.form, content, size.at, min(size.found, _MOST[size.form]))
     if is_gsm:
         _end_gsm(content, sizes[0])
     elif reads_on and kind == b"riff":
         struct.pack_into("<Q", content, 16, len(content))
     return bytes(content)
-
-
-class _Layout(NamedTuple):
-    """How samples stand in a file."""
-
-    bytes: int = 1  # of one sample of all channels, or of one block of a codec; 1 = not known
-    before: int = 0  # bytes between where the size of the samples begins to count and the first of them
-    codec: int | bytes = 0
-
-
-def _layout(file: BinaryIO, kind: bytes, end: int) -> _Layout:
-    file.seek(0)
-    head = file.read(40)
-    if kind in (b"RIFF", b"RIFX", b"RF64"):
-        return _wav_layout(file, ">" if kind == b"RIFX" else "<", end)
-    if kind == b"caff":
-        return _Layout(max(int.from_bytes(head[36:40], "big"), 1), 4)
-    if kind in (b".snd", b"dns."):
-        _, codec, _, channels = struct.unpack(">4I" if kind == b".snd" else "<4I", head[8:24].ljust(16, b"\0"))
-        return _Layout(max(_AU_BYTES.get(codec, 0) * channels, 1), 0, codec)
-    for name, start, _ in _chunks(file, 12, end, ">I") if kind == b"FORM" else ():
-        if name == b"COMM":
-            file.seek(start)
-            fields = file.read(22)
-            channels, bits = struct.unpack(">h4xh", fields[:8].ljust(8, b"\0"))
-            codec = fields[18:22] if head[8:12] == b"AIFC" else b"NONE"
-            one = _AIFF_BYTES.get(codec, (bits + 7) // 8 if codec in _AIFF_PLAIN else 0)
-            return _Layout(max(one * channels, 1), 8, codec)
-    return _Layout()
-
-
-def _wav_layout(file: BinaryIO, order: str, end: int) -> _Layout:
-    """
-    Raises:
-        AudioError: If samples take more bytes than their bits need: decoders go by the bits, and read noise.
-    """
-    for name, start, _ in _chunks(file, 12, end, f"{order}I"):
-        if name == b"fmt ":
-            file.seek(start)
-            fields = file.read(26).ljust(26, b"\0")
-            codec, channels, rate, speed, block, bits = struct.unpack(f"{order}HHIIHH", fields[:16])
-            if codec == _EXTENSIBLE:
-                (codec,) = struct.unpack(f"{order}H", fields[24:26])
-            least = channels * ((bits + 7) // 8)
-            # where the speed is that of the bits, the block alone is wrong
-            if codec in _PCM and 0 < least < block and speed == rate * block:
-                raise AudioError(
-                    f"the file has blocks of {block} bytes for {channels} x {bits} bits; expected {least}",
-                    "not supported",
-                )
-            return _Layout(max(block, 1) if codec in (*_PCM, *_WAV_BLOCKS) else 1, 0, codec)
-    return _Layout()
 
 
 def _end_gsm(content: bytearray, size: _Size) -> None:
@@ -183,10 +127,9 @@ def _end_gsm(content: bytearray, size: _Size) -> None:
     struct.pack_into(size.form, content, size.at, blocks * _GSM_BLOCK // 2 * 2)
 
 
-def _is_known(file: BinaryIO, kind: bytes, start: int, end: int) -> bool:
+def _is_known(data: bytes, kind: bytes, start: int) -> bool:
     """Whether what stands here, up to the end, is no samples: zeros, a tag, or chunks."""
-    file.seek(start)
-    tail = file.read()
+    tail = data[start:]
     if tail[-_TAG_BYTES:].startswith(b"TAG"):
         tail = tail[:-_TAG_BYTES]
     if not tail.strip(b"\0") or tail.startswith((b"ID3", b"APETAGEX")):
@@ -196,32 +139,29 @@ def _is_known(file: BinaryIO, kind: bytes, start: int, end: int) -> bool:
         return 24 <= int.from_bytes(tail[at + 16 : at + 24], "little") <= len(tail) - at
     form = {b"FORM": ">I", b"RIFX": ">I", b"caff": ">q", b"RIFF": "<I", b"RF64": "<I"}.get(kind)
     return form is not None and any(
-        _is_name(name) and 0 <= size <= end - content
+        _is_name(name) and 0 <= size <= len(data) - content
         for pad in (0, 1)
-        for name, content, size in islice(_chunks(file, start + pad, end, form), 1)
+        for name, content, size in islice(_chunks(data, start + pad, form), 1)
     )
 
 
-def wav_content(file: BinaryIO) -> bytes:
+def wav_content(data: bytes) -> bytes:
     """The content of the data chunk of a RIFF file; where its size is 0 or passes the end, all that follows."""
-    for name, start, size in _chunks(file, 12, file.seek(0, 2), "<I"):
+    for name, start, size in _chunks(data, 12, "<I"):
         if name == b"data":
-            file.seek(start)
-            return file.read(size or -1)
+            return data[start : start + size] if size else data[start:]
     return b""
 
 
-def without_filling(file: BinaryIO, frames: int) -> int:
+def without_filling(data: bytes, frames: int) -> int:
     """Frames of a WAV file of ADPCM, without those that only fill its last block, if it says how many these are."""
-    file.seek(0)
-    order = ">" if file.read(4) == b"RIFX" else "<"
+    order = ">" if data.startswith(b"RIFX") else "<"
     declared = block = 0
-    for name, start, size in _chunks(file, 12, file.seek(0, 2), f"{order}I"):
-        at, form = (0, "I") if name == b"fact" else (18, "H")
-        if name in (b"fact", b"fmt ") and size >= at + struct.calcsize(form):
-            file.seek(start + at)
-            (value,) = struct.unpack(order + form, file.read(struct.calcsize(form)))
-            declared, block = (value, block) if name == b"fact" else (declared, value)
+    for name, start, size in _chunks(data, 12, f"{order}I"):
+        if name == b"fact" and size >= 4:
+            (declared,) = struct.unpack_from(f"{order}I", data, start)
+        elif name == b"fmt " and size >= 20:
+            (block,) = struct.unpack_from(f"{order}H", data, start + 18)
     return declared if 0 < declared <= frames < declared + block else frames
 
 
@@ -237,13 +177,9 @@ def _is_placeholder(size: _Size) -> bool:
     declared, found = size.declared, size.found
     if declared == 0:
         return found > 0
-    if declared < 0 or declared > _most(size.form) - _WIDEST_HEADER:
+    if declared < 0 or declared > _MOST[size.form] - _WIDEST_HEADER:
         return True
     return declared > _PART * found and (declared >= _BEYOND_ALL or _is_round(declared))
-
-
-def _most(form: str) -> int:
-    return (1 << 8 * struct.calcsize(form) - form.endswith("q")) - 1
 
 
 def _is_round(number: int) -> bool:
@@ -255,99 +191,118 @@ def _is_round(number: int) -> bool:
     return near_power or any((number + _WIDEST_HEADER) % unit <= 2 * _WIDEST_HEADER for unit in units)
 
 
-def _chunks(file: BinaryIO, start: int, end: int, form: str) -> Iterator[tuple[bytes, int, int]]:
+def _chunks(data: bytes, start: int, form: str) -> Iterator[tuple[bytes, int, int]]:
     """Names of chunks, where their content begins, and the sizes that they declare; up to one that is cut off."""
     width = struct.calcsize(form)
     for _ in range(_MOST_CHUNKS):
-        if start + 4 + width > end:
+        if start + 4 + width > len(data):
             return
-        file.seek(start)
-        name = file.read(4)
-        (size,) = struct.unpack(form, file.read(width))
-        yield name, start + 4 + width, size
+        (size,) = struct.unpack_from(form, data, start + 4)
+        yield data[start : start + 4], start + 4 + width, size
         if size < 0:
             return
         start += 4 + width + size + (size % 2 if width == 4 else 0)
 
 
-def _riff(file: BinaryIO, end: int) -> Iterator[_Size]:
-    """Of WAV and RF64. A size of 0 counts where no chunks follow: an empty recording may have some behind it."""
-    file.seek(0)
-    head = file.read(36)
-    long = head[:4] == b"RF64" and head[12:16] == b"ds64" and len(head) == 36
-    order = ">I" if head[:4] == b"RIFX" else "<I"
-    for name, start, size in _chunks(file, 12, end, order):
-        if name == b"data":
-            at, form = start - 4, order
-            if long and size == _most("<I"):
-                at, form, size = 28, "<Q", int.from_bytes(head[28:36], "little")
-            if size == 0 and _are_chunks(file, start, end, order):
-                return
-            (declared,) = struct.unpack("<Q", head[20:28]) if long else struct.unpack(order, head[4:8])
-            riff = _Size(20 if long else 4, form, declared, end - 8)
-            yield _Size(at, form, size, end - start)
-            if declared > riff.found:
-                yield riff
-            return
+def _wav(data: bytes) -> _Header:
+    """Of RIFF, RIFX and RF64. A size of 0 counts where no chunks follow: an empty recording may have some behind it."""
+    end, order = len(data), ">" if data.startswith(b"RIFX") else "<"
+    # the first of each name counts
+    chunks = {name: (start, size) for name, start, size in reversed(list(_chunks(data, 12, f"{order}I")))}
+    sizes: list[_Size] = []
+    if b"data" in chunks:
+        start, size = chunks[b"data"]
+        at, form, riff_at, riff_form = start - 4, f"{order}I", 4, f"{order}I"
+        if data.startswith(b"RF64") and data[12:16] == b"ds64" and end >= 36:
+            riff_at, riff_form = 20, "<Q"
+            if size == _MOST["<I"]:
+                at, form, size = 28, "<Q", int.from_bytes(data[28:36], "little")
+        if size > 0 or not _are_chunks(data, start, f"{order}I"):
+            sizes.append(_Size(at, form, size, end - start))
+            (declared,) = struct.unpack_from(riff_form, data, riff_at)
+            if declared > end - 8:
+                sizes.append(_Size(riff_at, riff_form, declared, end - 8))
+    if b"fmt " not in chunks:
+        return _Header(sizes)
+    start = chunks[b"fmt "][0]
+    fields = data[start : start + 26].ljust(26, b"\0")
+    codec, channels, rate, speed, block, bits = struct.unpack(f"{order}HHIIHH", fields[:16])
+    if codec == _EXTENSIBLE:
+        (codec,) = struct.unpack(f"{order}H", fields[24:26])
+    least, problem = channels * ((bits + 7) // 8), ""
+    # Decoders go by the bits and read noise where samples take more bytes than their bits need. Where the speed is that
+    # of the bits, the block alone is wrong.
+    if codec in _PCM and 0 < least < block and speed == rate * block:
+        problem = f"the file has blocks of {block} bytes for {channels} x {bits} bits; expected {least}"
+    known_block = max(block, 1) if codec in (*_PCM, *_WAV_BLOCKS) else 1
+    return _Header(sizes, known_block, is_gsm=codec == _GSM and not data.startswith(b"RF64"), problem=problem)
 
 
-def _are_chunks(file: BinaryIO, start: int, end: int, form: str) -> bool:
+def _are_chunks(data: bytes, start: int, form: str) -> bool:
     """Whether the rest of the file is a chain of chunks up to its end."""
     reached = start
-    for name, content, size in _chunks(file, start, end, form):
+    for name, content, size in _chunks(data, start, form):
         if not _is_name(name):
             return False
         reached = content + size + size % 2
-    return reached - 1 <= end <= reached
+    return reached - 1 <= len(data) <= reached
 
 
 def _is_name(name: bytes) -> bool:
     return all(32 <= byte < 127 for byte in name)
 
 
-def _aiff(file: BinaryIO, end: int) -> Iterator[_Size]:
-    for name, start, size in _chunks(file, 12, end, ">I"):
-        if name == b"SSND":
-            yield _Size(start - 4, ">I", size, end - start)
-            file.seek(4)
-            if (declared := int.from_bytes(file.read(4), "big")) > end - 8:
-                yield _Size(4, ">I", declared, end - 8)
-            return
+def _aiff(data: bytes) -> _Header:
+    end, sizes, block = len(data), list[_Size](), 1
+    chunks = {name: (start, size) for name, start, size in reversed(list(_chunks(data, 12, ">I")))}
+    if b"SSND" in chunks:
+        start, size = chunks[b"SSND"]
+        sizes.append(_Size(start - 4, ">I", size, end - start))
+        if (declared := int.from_bytes(data[4:8], "big")) > end - 8:
+            sizes.append(_Size(4, ">I", declared, end - 8))
+    if b"COMM" in chunks:
+        start = chunks[b"COMM"][0]
+        fields = data[start : start + 22]
+        channels, bits = struct.unpack(">h4xh", fields[:8].ljust(8, b"\0"))
+        codec = fields[18:22] if data[8:12] == b"AIFC" else b"NONE"
+        block = channels * _AIFF_BYTES.get(codec, (bits + 7) // 8 if codec in _AIFF_PLAIN else 0)
+    return _Header(sizes, max(block, 1), before=8)
 
 
-def _au(file: BinaryIO, end: int) -> Iterator[_Size]:
-    file.seek(0)
-    order = ">" if file.read(4) == b".snd" else "<"
-    start, size = struct.unpack(f"{order}II", file.read(8).ljust(8, b"\0"))
-    if 24 <= start <= end:
-        yield _Size(8, f"{order}I", size, end - start)
+def _au(data: bytes) -> _Header:
+    order = ">" if data.startswith(b".snd") else "<"
+    start, size, codec, _, channels = struct.unpack(f"{order}5I", data[4:24].ljust(20, b"\0"))
+    sizes = [_Size(8, f"{order}I", size, len(data) - start)] if 24 <= start <= len(data) else []
+    return _Header(sizes, max(_AU_BYTES.get(codec, 0) * channels, 1))
 
 
-def _caf(file: BinaryIO, end: int) -> Iterator[_Size]:
+def _caf(data: bytes) -> _Header:
     """A size of -1 says: to the end of the file."""
-    for name, start, size in _chunks(file, 8, end, ">q"):
-        if name == b"data" and size:
-            yield _Size(start - 8, ">q", size, end - start)
+    sizes = [
+        _Size(start - 8, ">q", size, len(data) - start)
+        for name, start, size in _chunks(data, 8, ">q")
+        if name == b"data" and size
+    ]
+    return _Header(sizes, max(int.from_bytes(data[36:40], "big"), 1), before=4)
 
 
-def _w64(file: BinaryIO, end: int) -> Iterator[_Size]:
+def _w64(data: bytes) -> _Header:
     """Chunks begin with 16 bytes that name them, at multiples of 8; their sizes count these, too."""
-    start = 40
+    end, start = len(data), 40
     for _ in range(_MOST_CHUNKS):
         if start + 24 > end:
-            return
-        file.seek(start)
-        name, size = struct.unpack("<4s12xQ", file.read(24))
+            break
+        name, size = struct.unpack_from("<4s12xQ", data, start)
         if name == b"data":
-            yield _Size(start + 16, "<Q", size, end - start)
-            file.seek(16)
-            if (declared := int.from_bytes(file.read(8), "little")) > end:
-                yield _Size(16, "<Q", declared, end)
-            return
+            sizes = [_Size(start + 16, "<Q", size, end - start)]
+            if (declared := int.from_bytes(data[16:24], "little")) > end:
+                sizes.append(_Size(16, "<Q", declared, end))
+            return _Header(sizes)
         start += max(size + -size % 8, 24)
+    return _Header()
 
 
-_SIZES = {
-    b"RIFF": _riff, b"RIFX": _riff, b"RF64": _riff, b"FORM": _aiff, b".snd": _au, b"dns.": _au, b"caff": _caf,
+_HEADERS = {
+    b"RIFF": _wav, b"RIFX": _wav, b"RF64": _wav, b"FORM": _aiff, b".snd": _au, b"dns.": _au, b"caff": _caf,
     b"riff": _w64,
 }  # fmt: skip

@@ -48,7 +48,7 @@ from .settings import DataSettings
 from .unchanged import check_unchanged
 
 SHARES = ("ratings", "preferences", "counterfactuals")
-"""What training items are, in the order of `PairDataModule.shares`."""
+"""Kinds of training items, in the order of `PairDataModule.shares`."""
 _FORKS_SAFELY = 3, 11, 10  # before, a forked process may wait for ever for a lock of the interpreter (gh-112275)
 
 
@@ -88,7 +88,7 @@ class PairDataModule(L.LightningDataModule):
         Args:
             settings: As in a recipe.
             seed: Seed of the order in which pairs are read, and of augmentation.
-            start: Where a resumed run goes on: workers start before Lightning tells the epoch.
+            start: Where a resumed run continues: workers start before Lightning sets the epoch.
             parts: Of the pairs of both splits together, those to train on and to validate on.
         """
         super().__init__()
@@ -122,7 +122,7 @@ class PairDataModule(L.LightningDataModule):
         shared = set(self.train_splits) & set(self.validation_splits)
         if shared and self._parts is None:
             raise DataError(f"train_split and validation_split: both hold {min(shared)!r}; expected different splits")
-        training, validation = (self.dataset.subset(splits) for splits in (self.train_splits, self.validation_splits))
+        training, validation = dataset.subset(self.train_splits), dataset.subset(self.validation_splits)
         if self._parts is not None:
             training, validation = training.only(self._parts.train), validation.only(self._parts.validation)
         # a pair that nobody rated would fill batches and teach nothing; comparisons may still know it
@@ -138,27 +138,26 @@ class PairDataModule(L.LightningDataModule):
     def _find_comparisons(self, training: PairDataset) -> None:
         """Finds the comparisons of the training split, by people and counterfactual, whose share is above 0."""
         preferred, counterfactual = self.settings.preference_share, self.settings.counterfactual_share
-        rated_share = 1 - preferred - counterfactual
+        rated = 1 - preferred - counterfactual
         for name, share in (
             ("preference_share", preferred),
             ("counterfactual_share", counterfactual),
-            ("what is left for rated pairs", rated_share),
+            ("what is left for rated pairs", rated),
         ):
-            if not -1e-9 <= share <= 1:
+            if not -1e-9 <= share <= 1:  # 1 - 0.9 - 0.1 is not 0
                 raise DataError(f"data.{name} {share:g}; expected shares from 0 to 1, in sum at most 1")
-        kinds: list[Sequence[ComparedPair]] = [
+        self.shares = (rated if rated > 1e-9 else 0.0, preferred, counterfactual)
+        self._compared: list[Sequence[ComparedPair]] = [
             human_comparisons(training) if preferred else [],
             counterfactuals(training, self.settings.counterfactual_min_score) if counterfactual else [],
         ]
-        self.shares = (rated_share if rated_share > 1e-9 else 0.0, preferred, counterfactual)
+        self.items = TrainingItems(self.train, [comparison for kind in self._compared for comparison in kind])
         missing = "ratings", "preferences", "a response of the same group to another context, not rated with this one"
-        self.kind_sizes = (len(self.train), *map(len, kinds))
-        for share, size, description in zip(self.shares, self.kind_sizes, missing, strict=True):
-            if share and not size:
+        for share, items, description in zip(self.shares, (self.train, *self._compared), missing, strict=True):
+            if share and not len(items):
                 raise DataError(
                     f"{self.settings.path}: training asks for a share of {share:g} of what it has not: {description}"
                 )
-        self.items = TrainingItems(self.train, [comparison for kind in kinds for comparison in kind])
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -196,6 +195,8 @@ class PairDataModule(L.LightningDataModule):
         means = self.train.scores.nanmean(0) if self.shares[0] else middle
         return torch.where(means.isnan(), middle, means)
 
+    # ------------------------------------------------------------ batches
+
     def train_dataloader(self) -> DataLoader:
         """Shuffled training items of this rank."""
         plan = self._training_plan()
@@ -204,6 +205,11 @@ class PairDataModule(L.LightningDataModule):
             say(f"batches: {plan.steps} of at most {budget} tokens, {plan.padding(0):.1%} padding")
         return self._loader(self.items, EpochBatches(plan, self.start))
 
+    def val_dataloader(self) -> DataLoader:
+        """Validation pairs of this rank; some may be on two, so that all have equally many."""
+        plan = self._plan(self.validation, (), (1.0,), self.settings.eval_batch_size, shuffle=False)
+        return self._loader(self.validation, EpochBatches(plan, Position(), same=True))
+
     @property
     def batches_per_epoch(self) -> int:
         """Batches of this rank in every epoch, as the data loader has them."""
@@ -211,22 +217,13 @@ class PairDataModule(L.LightningDataModule):
 
     def longest_item(self) -> int:
         """Tokens of the longest training item, which is the least that `data.batch_tokens` can be."""
-        return longest_of(self._kinds())
+        return longest_of(self._kinds(self.train, self._compared, self.shares, shuffle=True))
 
     def largest_batch(self, tokens: int) -> Any:
         """The largest batch of the first epoch with `data.batch_tokens` set to `tokens`, which stays set."""
         self.settings = replace(self.settings, batch_tokens=tokens)
         assert self._model is not None
         return self._model.collate([self.items[0, item] for item in self._training_plan().batches(0)[0]])
-
-    def val_dataloader(self) -> DataLoader:
-        """Validation pairs of this rank; some may be on two, so that all have equally many."""
-        size = self.settings.eval_batch_size
-        if self.settings.batch_tokens is None:
-            plan = FixedSize([self._order_of(self.validation, size, shuffle=False)], size)
-        else:
-            plan = self._by_tokens([self._rated_kind(self.validation, 1.0, shuffle=False)])
-        return self._loader(self.validation, EpochBatches(plan, Position(), same=True))
 
     def order(self) -> dict[str, Any]:
         """The settings that decide which items are in which batch: a run resumed in mid-epoch needs the same."""
@@ -243,64 +240,80 @@ class PairDataModule(L.LightningDataModule):
         }
 
     def _training_plan(self) -> FixedSize | ByTokens:
-        """The batches, planned once for these settings; with `batch_tokens`, from the length of every item."""
+        """The training batches, planned once for these settings: `batch_tokens` auto is replaced by what was found."""
         settings = self.settings
         if self._planned is None or self._planned[0] is not settings:
-            if settings.batch_tokens is None:
-                orders = [self._order_of(self.train, settings.batch_size, shuffle=True)]
-                for number, count in enumerate(self.kind_sizes[1:], start=1):
-                    orders.append(EpochOrder(count, True, self.seed + number, self._rank, self._ranks))
-                self._planned = settings, FixedSize(orders, settings.batch_size, self.shares)
-            else:
-                self._planned = settings, self._by_tokens(self._kinds())
+            plan = self._plan(self.train, self._compared, self.shares, settings.batch_size, shuffle=True)
+            self._planned = settings, plan
         return self._planned[1]
 
-    def _kinds(self) -> list[Kind]:
-        """Rated pairs, preferences and counterfactual comparisons; a comparison is as long as its longer pair."""
-        kinds, start = [self._rated_kind(self.train, self.shares[0], shuffle=True)], 0
-        for number, (size, share) in enumerate(zip(self.kind_sizes[1:], self.shares[1:], strict=True), start=1):
-            items = self.items.comparisons[start : start + size]
-            lengths = [self._lengths([getattr(item, name) for item in items]) for name in ("chosen", "rejected")]
-            streams = self._streams(size, self.seed + number, True)
-            kinds.append(Kind(streams, np.maximum(*lengths), rows=2, share=share))
-            start += size
-        return kinds
+    def _plan(
+        self,
+        rated: RatedPairs,
+        compared: Sequence[Sequence[ComparedPair]],
+        shares: Sequence[float],
+        size: int,
+        *,
+        shuffle: bool,
+    ) -> FixedSize | ByTokens:
+        """Batches of `size` items each; with `batch_tokens`, of as many as that leaves room for."""
+        settings, rank, ranks = self.settings, self._rank, self._ranks
+        if settings.batch_tokens is not None:
+            assert isinstance(settings.batch_tokens, int)
+            kinds = self._kinds(rated, compared, shares, shuffle=shuffle)
+            return ByTokens(kinds, settings.batch_tokens, seed=self.seed, rank=rank, ranks=ranks)
+        clusters = self._clusters(rated, shuffle)
+        groups = row_groups(rated.pairs) if clusters is None else None
+        blocks = None if groups is None else Blocks(groups, size, settings.num_workers)
+        orders = [EpochOrder(len(rated), shuffle, self.seed, rank, ranks, blocks, clusters, run=size)]
+        for number, items in enumerate(compared, start=1):
+            orders.append(EpochOrder(len(items), shuffle, self.seed + number, rank, ranks))
+        return FixedSize(orders, size, shares)
 
-    def _by_tokens(self, kinds: Sequence[Kind]) -> ByTokens:
-        assert isinstance(self.settings.batch_tokens, int)
-        return ByTokens(kinds, self.settings.batch_tokens, seed=self.seed, rank=self._rank, ranks=self._ranks)
-
-    def _rated_kind(self, pairs: RatedPairs, share: float, *, shuffle: bool) -> Kind:
-        groups, window = row_groups(pairs.pairs), WINDOW
-        if groups is not None:
-            window = min(WINDOW, max(1, WINDOW_BLOCKS * len(groups) // (int(groups.max(initial=0)) + 1)))
-        clusters = self._clusters(pairs, shuffle)
-        blocks = None if groups is None or clusters is not None else Blocks(groups, mixed=False)
-        streams = self._streams(len(pairs), self.seed, shuffle, blocks, clusters)
-        return Kind(streams, self._lengths(pairs.pairs), share=share, window=window, clusters=clusters)
-
-    def _streams(
-        self, size: int, seed: int, shuffle: bool, blocks: Blocks | None = None, clusters: np.ndarray | None = None
-    ) -> list[EpochOrder]:
-        """The order of items for each reader: data-loader processes that read row groups of their own, or one per rank
-        where any process may read any file."""
+    def _kinds(
+        self, rated: RatedPairs, compared: Sequence[Sequence[ComparedPair]], shares: Sequence[float], *, shuffle: bool
+    ) -> list[Kind]:
+        """Rated pairs and each kind of comparisons, with their lengths; a comparison is as long as its longer pair."""
+        # Data-loader processes read row groups of their own; where each clip is a file, any process may read any
         by_row_groups = row_groups(self.train.pairs) is not None
         readers = self._ranks * (max(self.settings.num_workers, 1) if by_row_groups else 1)
-        return [EpochOrder(size, shuffle, seed, reader, readers, blocks, clusters, run=0) for reader in range(readers)]
+
+        def streams(
+            size: int, seed: int, blocks: Blocks | None = None, clusters: np.ndarray | None = None
+        ) -> list[EpochOrder]:
+            return [EpochOrder(size, shuffle, seed, n, readers, blocks, clusters, run=0) for n in range(readers)]
+
+        groups, clusters, window = row_groups(rated.pairs), self._clusters(rated, shuffle), WINDOW
+        if groups is not None:
+            window = min(WINDOW, max(1, WINDOW_BLOCKS * len(groups) // (int(groups.max(initial=0)) + 1)))
+        blocks = None if groups is None or clusters is not None else Blocks(groups, mixed=False)
+        orders = streams(len(rated), self.seed, blocks, clusters)
+        kinds = [Kind(orders, self._lengths(rated.pairs), share=shares[0], window=window, clusters=clusters)]
+        for number, (items, share) in enumerate(zip(compared, shares[1:], strict=True), start=1):
+            both = ([item.chosen for item in items], [item.rejected for item in items])
+            lengths = np.maximum(*map(self._lengths, both))
+            kinds.append(Kind(streams(len(items), self.seed + number), lengths, rows=2, share=share))
+        return kinds
+
+    def _clusters(self, pairs: RatedPairs, shuffle: bool) -> np.ndarray | None:
+        """Numbers of the groups whose items share batches; None without such groups."""
+        if not shuffle or self.settings.batches == "items":
+            return None
+        return np.unique([pair.group_id for pair in pairs.pairs], return_inverse=True)[1]
 
     def _lengths(self, pairs: Sequence[Pair]) -> np.ndarray:
         if self._model is None:
             raise DataError("data.batch_tokens without a model, whose tokens they are; expected batch_size")
         return self._model.judge.count_tokens(pairs, self._seconds)
 
+    @cached_property
+    def _seconds(self) -> dict[AudioSource, float]:
+        return clip_seconds(self.dataset)
+
     @property
     def _model(self) -> CollatingModel | None:
         model: Any = None if self.trainer is None else self.trainer.lightning_module
         return model
-
-    @cached_property
-    def _seconds(self) -> dict[AudioSource, float]:
-        return clip_seconds(self.dataset)
 
     @property
     def _rank(self) -> int:
@@ -310,21 +323,8 @@ class PairDataModule(L.LightningDataModule):
     def _ranks(self) -> int:
         return 1 if self.trainer is None else self.trainer.world_size
 
-    def _order_of(self, pairs: RatedPairs, batch_size: int, *, shuffle: bool) -> EpochOrder:
-        clusters = self._clusters(pairs, shuffle)
-        groups = row_groups(pairs.pairs) if clusters is None else None
-        blocks = None if groups is None else Blocks(groups, batch_size, self.settings.num_workers)
-        return EpochOrder(len(pairs), shuffle, self.seed, self._rank, self._ranks, blocks, clusters, run=batch_size)
-
-    def _clusters(self, pairs: RatedPairs, shuffle: bool) -> np.ndarray | None:
-        """Numbers of the groups whose items share batches; None without such groups."""
-        if not shuffle or self.settings.batches == "items":
-            return None
-        return np.unique([pair.group_id for pair in pairs.pairs], return_inverse=True)[1]
-
     def _loader(self, items: Dataset[Any], batches: EpochBatches) -> DataLoader:
         workers, trainer = self.settings.num_workers, self.trainer
-        method = _start_method() if workers else None
         if workers:
             atexit.unregister(_end_readers)  # once is enough
             atexit.register(_end_readers)
@@ -333,7 +333,7 @@ class PairDataModule(L.LightningDataModule):
             batch_sampler=batches,
             collate_fn=list if self._model is None else self._model.collate,
             num_workers=workers,
-            multiprocessing_context=method,
+            multiprocessing_context=_start_method() if workers else None,
             worker_init_fn=_begin_reading,
             persistent_workers=workers > 0,  # each imports and starts once, not in every epoch
             # where a GPU trains: to pin memory is to occupy one, which may be somebody else's

@@ -13,10 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from .arrow_values import cell_values
 from .errors import AudioError
 from .parallel import available_cores
-from .storage import open_parquet
+from .storage import array_values, open_parquet
 
 Steps = tuple[str | int, ...]
 """Column, then name or index in each structure or list around bytes."""
@@ -61,13 +60,13 @@ def has_bytes(kind: pa.DataType) -> bool:
 
 
 def python_rows(part: pa.Table) -> list[dict[str, Any]]:
-    """Column -> value for each row, as `cell_values` has it; equal texts of a column are one object.
+    """Column -> value for each row, as `array_values` has it; equal texts of a column are one object.
 
     Raises:
         pa.ArrowException: If offsets point outside, which would end the process, or a text is not UTF-8.
     """
     part.validate(full=True)
-    columns = [[value for chunk in column.chunks for value in cell_values(chunk)] for column in part.columns]
+    columns = [[value for chunk in column.chunks for value in array_values(chunk)] for column in part.columns]
     return [dict(zip(part.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 

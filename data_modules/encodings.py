@@ -20,6 +20,7 @@ from .ogg import JOINED
 _FLAC_START = re.compile(rb"fLaC[\x00\x80]\x00\x00\x22")
 _FLAC_HEADER_BYTES = 42
 _FLAC_SYNC = re.compile(rb"\xff[\xf8\xf9]")
+_FLAC_SIZES = {1: 192} | {n: 576 << (n - 2) for n in range(2, 6)} | {n: 256 << (n - 8) for n in range(8, 16)}
 _ID3V1_BYTES = 128
 _ZEROS = re.compile(rb"\0+")
 _MP3_KILOBITS = {  # by MPEG 1 or not, and layer
@@ -100,9 +101,8 @@ def _flac_frame(data: bytes, at: int) -> tuple[int, int, bool] | None:
     for byte in header[5 : 5 + extra_bytes]:
         number = number << 6 | byte & 0x3F
     size_code, end = header[2] >> 4, 5 + extra_bytes
-    sizes = {1: 192} | {n: 576 << (n - 2) for n in range(2, 6)} | {n: 256 << (n - 8) for n in range(8, 16)}
     bytes_of_size = {6: 1, 7: 2}.get(size_code, 0)
-    size = sizes.get(size_code) or int.from_bytes(header[end : end + bytes_of_size], "big") + 1
+    size = _FLAC_SIZES.get(size_code) or int.from_bytes(header[end : end + bytes_of_size], "big") + 1
     end += bytes_of_size + {12: 1, 13: 2, 14: 2}.get(header[2] & 15, 0)
     if end >= len(header) or _crc(header[:end], 8, 0x07) != header[end]:
         return None

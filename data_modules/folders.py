@@ -164,36 +164,42 @@ def resolve_inside(root: Path, relative: str, where: str, also: str | Path | Non
         AccessError: If the system does not let it be looked up.
         DataError: If it is no file.
     """
-    leaves, path, exists, reason = not stays_inside(relative), root, False, ""
-    if not leaves:
-        try:
-            path, exists = _resolved(root / relative)
-        except (FileNotFoundError, NotADirectoryError, RuntimeError, ValueError):  # a loop of links, a zero byte
-            pass
-        except OSError as error:  # no permission, too long a name
-            reason = os_reason(error)
-    inside, other_root = path.is_relative_to(root), None if also is None else Path(also).resolve()
-    if other_root is not None and not leaves and not (inside and exists):
-        if exists and _passes_through(root / relative, other_root):
+    path, exists, reason = root, False, ""
+    if not stays_inside(relative):
+        given = Path(relative)
+        if given.is_relative_to(root) and ".." not in given.parts:
+            expected = f"a path relative to {root}, such as {shown(str(given.relative_to(root)))}"
+            raise OutsideError(f"{where}: value {shown(relative)} is absolute; expected {expected}")
+        raise _outside(where, relative, root)
+    try:
+        path, exists = _resolved(root / relative)
+    except (FileNotFoundError, NotADirectoryError, RuntimeError, ValueError):  # a loop of links, a zero byte
+        pass
+    except OSError as error:  # no permission, too long a name
+        reason = os_reason(error)
+    if exists and path.is_relative_to(root):
+        return path
+    roots = [root]
+    if also is not None:
+        roots.append(Path(also).resolve())
+        if exists and _passes_through(root / relative, roots[1]):
             return path
         with suppress(OSError, ValueError):
-            if (other_root / relative).is_file():
-                return (other_root / relative).resolve()
-    if leaves or not inside:
-        path = Path(relative)
-        if path.is_relative_to(root) and ".." not in path.parts:
-            expected = f"a path relative to {root}, such as {shown(str(path.relative_to(root)))}"
-            raise OutsideError(f"{where}: value {shown(relative)} is absolute; expected {expected}")
-        raise OutsideError(f"{where}: value {shown(relative)} leaves the folder {root}; expected a path relative to it")
+            if (roots[1] / relative).is_file():
+                return (roots[1] / relative).resolve()
+    if not path.is_relative_to(root):
+        raise _outside(where, relative, root)
     if reason:
         raise AccessError(f"{where}: value {shown(relative)}: cannot be read ({reason})")
-    if not exists and "://" in relative:
+    if "://" in relative:
         raise DataError(f"{where}: value {shown(relative)} is an address; expected a file: download it first")
-    if not exists:
-        roots = [root] if other_root is None else [root, other_root]
-        hint = spelling_hint(relative, lambda other: any((folder / other).is_file() for folder in roots))
-        raise DataError(f"{where}: value {shown(relative)}: no such file in {' and '.join(map(str, roots))}{hint}")
-    return path
+    hint = spelling_hint(relative, lambda other: any((folder / other).is_file() for folder in roots))
+    raise DataError(f"{where}: value {shown(relative)}: no such file in {' and '.join(map(str, roots))}{hint}")
+
+
+def _outside(where: str, relative: str, root: DataPath) -> OutsideError:
+    expected = "expected a path relative to it"
+    return OutsideError(f"{where}: value {shown(relative)} leaves the folder {root}; {expected}")
 
 
 def _passes_through(path: Path, folder: Path) -> bool:
@@ -250,7 +256,7 @@ def resolve_remote(root: RemotePath, relative: str, files: Collection[str], wher
         DataError: If it is no file.
     """
     if not stays_inside(relative):
-        raise OutsideError(f"{where}: value {shown(relative)} leaves the folder {root}; expected a path relative to it")
+        raise _outside(where, relative, root)
     if relative not in files:
         hint = spelling_hint(relative, files.__contains__)
         raise DataError(f"{where}: value {shown(relative)}: no such file in {root}{hint}")

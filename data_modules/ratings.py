@@ -86,10 +86,6 @@ class Dimension:
         """The scale, and its direction where lower is better."""
         return self.scale if self.higher_is_better else f"{self.scale} (lower is better)"
 
-    def rated(self, scores: np.ndarray) -> np.ndarray:
-        """The scores that raters gave on this scale, from how they were stored, shape (n,): see `steps.on_scale`."""
-        return on_scale(scores, self.minimum, self.maximum, self.step)
-
 
 def parse_dimension(text: str) -> Dimension:
     """Reads ``NAME=LOW:HIGH``, ``NAME=LOW:HIGH:STEP``, each with ``:lower`` at the end where lower is better.
@@ -210,7 +206,7 @@ def check_ratings(
     `file` is what messages call the table, `locate` what they call a cell, where it came from another layout.
 
     Returns:
-        The same rows, numbers as float64 and scores put onto their scale (`Dimension.rated`): whatever counts ratings
+        The same rows, numbers as float64 and scores put onto their scale (`on_scale`): whatever counts ratings
         takes them from here.
 
     Raises:
@@ -218,27 +214,26 @@ def check_ratings(
             outside its scale or between its steps, a time that is no number or negative, or two scores of one rater for
             one thing; the first bad row is named.
     """
-    check = _Check(ratings, RATING_COLUMNS, file, locate)
+    check = _Check(ratings, file, locate)
+    check.columns(RATING_COLUMNS)
     scales = {dimension.name: dimension for dimension in dimensions}
     check.texts("pair_id", frozenset(pair_ids), "no such pair in the pairs table")
     check.texts("dimension", scales, f"expected {', '.join(scales)}")
     check.texts("rater_id", None, f"expected {A_NAME}")
     scores = check.numbers(
-        "score", ", such as 3.5; not rated is an empty cell of a wide table, or no row of a long one"
+        "score", "a finite number, such as 3.5; not rated is an empty cell of a wide table, or no row of a long one"
     )
     names = ratings["dimension"].to_numpy()
     rated = scores.copy()
     for name, dimension in scales.items():
         rows = names == name
-        rated[rows] = dimension.rated(scores[rows])
+        rated[rows] = on_scale(scores[rows], dimension.minimum, dimension.maximum, dimension.step)
         if (outside := rows & np.isnan(rated)).any():
             check.refuse("score", outside, f"expected for {name}: {dimension.scale}")
     checked = {"score": rated}
     if SECONDS in ratings:
-        expected = "expected a finite number of seconds, at least 0, or none where the time is unknown"
-        seconds, known = check.floats(SECONDS), ratings[SECONDS].notna().to_numpy(bool)
-        check.refuse(SECONDS, known & ~(np.isfinite(seconds) & (seconds >= 0)), expected)
-        checked[SECONDS] = seconds
+        expected = "a finite number of seconds, at least 0, or none where the time is unknown"
+        checked[SECONDS] = check.numbers(SECONDS, expected, at_least=0, may_be_missing=True)
     check.unique(["pair_id", "rater_id", "dimension"])
     return ratings.assign(**checked)
 
@@ -254,13 +249,14 @@ def check_preferences(
     Raises:
         DataError: Also where a pair is preferred to itself or a strength is negative.
     """
-    check = _Check(preferences, PREFERENCE_COLUMNS, file)
+    check = _Check(preferences, file)
+    check.columns(PREFERENCE_COLUMNS)
     ids, names = frozenset(pair_ids), [dimension.name for dimension in dimensions]
     for column in ("chosen_id", "rejected_id"):
         check.texts(column, ids, "no such pair in the pairs table")
     check.texts("dimension", names, f"expected {', '.join(names)}")
     check.texts("rater_id", None, f"expected {A_NAME}")
-    strengths = check.numbers("strength")
+    strengths = check.numbers("strength", "a finite number")
     check.refuse("strength", strengths < 0, "expected 0 (tie) or more")
     same_pair = preferences["chosen_id"].to_numpy() == preferences["rejected_id"].to_numpy()
     check.refuse("rejected_id", same_pair, "expected another pair than chosen_id")
@@ -287,22 +283,25 @@ class _Check:
     """Checks on the columns of one table; the first bad cell is named, and how many more there are."""
 
     table: pd.DataFrame
-    columns: Sequence[str]  # those that it must have
     file: object
     locate: Locate | None = None
 
-    def __post_init__(self) -> None:
-        missing = [column for column in self.columns if column not in self.table]
+    def columns(self, names: Sequence[str]) -> None:
+        missing = [name for name in names if name not in self.table]
         if missing:
             raise DataError(f"{self.file}: no column {missing[0]!r}; it has {names_shown(self.table.columns)}")
 
     def refuse(self, column: str, bad: np.ndarray, expected: str) -> None:
         if not bad.any():
             return
-        first, locate = int(bad.argmax()), self.locate or locate_in(self.file)
-        value = shown(_plain(self.table[column].iloc[first]))
-        count_note = f" ({int(bad.sum()) - 1} more)" if bad.sum() > 1 else ""
-        raise DataError(f"{locate(first, column)}: value {value}; {expected}{count_note}")
+        first = int(bad.argmax())
+        value = self.table[column].iloc[first]
+        value = value.item() if isinstance(value, np.generic) else value
+        # As people write it: 9 and not np.float64(9.0)
+        value = int(value) if isinstance(value, float) and value.is_integer() else value
+        more = f" ({int(bad.sum()) - 1} more)" if bad.sum() > 1 else ""
+        locate = self.locate or locate_in(self.file)
+        raise DataError(f"{locate(first, column)}: value {shown(value)}; {expected}{more}")
 
     def texts(self, column: str, known: Collection[str] | None, expected: str) -> None:
         """Each cell is one of the `known` texts; None = a name. Each distinct one is checked once."""
@@ -315,19 +314,19 @@ class _Check:
         good = [isinstance(v, str) and (v in known if known is not None else bool(NAME.fullmatch(v))) for v in distinct]
         self.refuse(column, ~np.array(good, bool)[codes], expected)
 
-    def floats(self, column: str) -> np.ndarray:
-        """The column as float64, shape (rows,); NaN for what is no number."""
+    def numbers(
+        self, column: str, expected: str, *, at_least: float = -math.inf, may_be_missing: bool = False
+    ) -> np.ndarray:
+        """The column as float64, shape (rows,), of finite numbers; NaN where one may be missing."""
         import pandas as pd
 
-        kind = self.table[column].dtype
-        if not pd.api.types.is_numeric_dtype(kind) or pd.api.types.is_bool_dtype(kind):
-            return self.table[column].map(as_float).to_numpy(np.float64)
-        return self.table[column].to_numpy(np.float64, na_value=np.nan)
-
-    def numbers(self, column: str, more: str = "") -> np.ndarray:
-        """As `floats`, but a value that is no finite number is refused; `more` ends the message."""
-        values = self.floats(column)
-        self.refuse(column, ~np.isfinite(values), f"expected a finite number{more}")
+        cells = self.table[column]
+        if not pd.api.types.is_numeric_dtype(cells.dtype) or pd.api.types.is_bool_dtype(cells.dtype):
+            values = cells.map(as_float).to_numpy(np.float64)
+        else:
+            values = cells.to_numpy(np.float64, na_value=np.nan)
+        bad = ~(np.isfinite(values) & (values >= at_least))
+        self.refuse(column, bad & cells.notna().to_numpy(bool) if may_be_missing else bad, f"expected {expected}")
         return values
 
     def unique(self, columns: list[str]) -> None:
@@ -337,9 +336,3 @@ class _Check:
             values = list(zip(*(self.table[column] for column in columns), strict=True))
             first = (self.locate or locate_in(self.file))(values.index(values[second]), columns[0])
             self.refuse(columns[0], repeated, f"expected each {', '.join(columns)} once; it stands at {first} already")
-
-
-def _plain(value: object) -> object:
-    """Numbers as people write them, so that messages show ``9`` and not ``np.float64(9.0)``."""
-    value = value.item() if isinstance(value, np.generic) else value
-    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,6 +1,8 @@
 """The items, order and batches of a rank: a pure function of seed and epoch.
 
-Every epoch and every rank has the same number of batches.
+In three steps, which this file takes in turn: `EpochOrder` says in which order a rank reads the items of one kind,
+`FixedSize` and `ByTokens` make batches of the items of all kinds, and `EpochBatches` hands them to Lightning, epoch
+after epoch. Every epoch and every rank has the same number of batches.
 """
 
 from __future__ import annotations
@@ -18,9 +20,6 @@ from torch.utils.data import Sampler
 from .errors import UserError
 from .schema import Pair
 from .stored_clips import StoredClip
-
-Key = tuple[int, int]
-"""An epoch and the position of an item: all that a data-loader process needs to know. It may outlive an epoch."""
 
 WINDOW_BLOCKS = 16
 """Items are shuffled among those of so many blocks. A process keeps as many in memory (`stored_clips`)."""
@@ -131,42 +130,6 @@ class EpochOrder:
         return [item for number, batch in enumerate(batches) for item in islice(queues[number % streams], len(batch))]
 
 
-class Position(NamedTuple):
-    """Position of a run: the number of an epoch and of the next batch in it."""
-
-    epoch: int = 0
-    batch: int = 0
-
-
-class EpochBatches(Sampler[list[Key]]):
-    """Batches of keys, epoch after epoch, from any position on."""
-
-    def __init__(self, plan: FixedSize | ByTokens, start: Position, *, same: bool = False) -> None:
-        """Start with any batch, to resume a run; later epochs are read whole. `same`: take the batches of the
-        first epoch in every epoch."""
-        self.plan, self.start, self.same = plan, start, same
-        self.epoch = start.epoch
-
-    @property
-    def sampler(self) -> EpochBatches:
-        """The object whose `set_epoch` Lightning calls: it expects a sampler inside a batch sampler."""
-        return self
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch; Lightning calls it before each."""
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[list[Key]]:
-        epoch = self.epoch  # now: Lightning may make the iterator before it tells the epoch
-        done = self.start.batch if epoch == self.start.epoch else 0
-        for batch in self.plan.batches(0 if self.same else epoch)[done:]:
-            yield [(epoch, item) for item in batch]
-
-    def __len__(self) -> int:
-        # of a whole epoch, also where its first batches are skipped: Lightning counts from there
-        return self.plan.steps
-
-
 class FixedSize:
     """Equally many items in each batch, of several kinds in stated proportions, the same pattern on every rank.
 
@@ -235,23 +198,23 @@ class ByTokens:
             raise UserError(f"data.batch_tokens {budget}: one item has {longest} tokens; expected {longest} or more")
         steps = self._planned(0)
         items = sum(len(step[0]) for step in steps)
-        self._rows = min(items, len(steps) + len(steps) // _SPARE)
-        self.steps = self._rows * readers
+        self._steps = min(items, len(steps) + len(steps) // _SPARE)
+        self.steps = self._steps * readers
 
     def batches(self, epoch: int) -> list[list[int]]:
         """Positions of the items of each batch."""
         steps = self._planned(epoch)
-        if len(steps) > self._rows:  # more than planned for: take the batches of the first epoch, in another order
+        if len(steps) > self._steps:  # more than planned for: take the batches of the first epoch, in another order
             steps = self._planned(0)
             order = np.random.default_rng([self._seed, epoch]).permutation(len(steps))
             steps = [steps[index] for index in order]
-        steps = _cut_in_two(steps, self._rows)
+        steps = _halved(steps, self._steps)
         return [batch.tolist() for step in steps for batch in step[self._own]]
 
     def padding(self, epoch: int) -> float:
         """Share of the tokens of an epoch, over all ranks, that are padding."""
         lengths = np.concatenate([kind.lengths for kind in self._kinds])
-        batches = [batch for step in _cut_in_two(self._planned(epoch), self._rows) for batch in step]
+        batches = [batch for step in _halved(self._planned(epoch), self._steps) for batch in step]
         padded = sum(lengths[batch].max() * len(batch) for batch in batches)
         return 1 - sum(lengths[batch].sum() for batch in batches) / padded
 
@@ -265,7 +228,7 @@ class ByTokens:
                 count = round(len(leading.streams[0]) * kind.share / leading.share)
                 orders = [np.array(stream.draw(epoch, count)) for stream in kind.streams]
                 rng = np.random.default_rng([self._seed, epoch, index])
-                steps = _cut(orders, kind, self._budget, rng)
+                steps = _steps_of(orders, kind, self._budget, rng)
                 planned.append([[items + offset for items in step] for step in steps])
             offset += len(kind.lengths)
         rng = np.random.default_rng([self._seed, epoch])
@@ -284,49 +247,97 @@ def longest_of(kinds: Sequence[Kind]) -> int:
     return max(kind.rows * int(kind.lengths.max()) for kind in kinds if kind.share and len(kind.lengths))
 
 
-def _cut(orders: Sequence[np.ndarray], kind: Kind, budget: int, rng: np.random.Generator) -> list[list[np.ndarray]]:
-    """For each step equally many items of each order, of like length, in a random order of steps within windows.
-
-    A step ends where its longest item times its number of items would pass the budget.
-    """
+def _steps_of(
+    orders: Sequence[np.ndarray], kind: Kind, budget: int, rng: np.random.Generator
+) -> list[list[np.ndarray]]:
+    """For each step equally many items of each order, of like length, in a random order of steps within windows."""
     steps = []
     for start in range(0, len(orders[0]), kind.window):
-        parts = [order[start : start + kind.window] for order in orders]
-        keys = [kind.lengths[part] * rng.uniform(1, 1 + JITTER, len(part)) for part in parts]
-        if kind.clusters is not None:
-            clusters = [kind.clusters[part] for part in parts]
-            # of the longest of its cluster; keys are random, so no two clusters share one
-            grouped = zip(keys, clusters, strict=True)
-            keys = [pd.Series(own).groupby(cluster).transform("max").to_numpy() for own, cluster in grouped]
-        parts = [part[np.argsort(part_keys, kind="stable")] for part, part_keys in zip(parts, keys, strict=True)]
-        lengths = (np.max([kind.lengths[part] for part in parts], axis=0) * kind.rows).tolist()
-        edges, longest, cluster_start = [0], 0, 0
-        for position, length in enumerate(lengths):
-            if kind.clusters is None or kind.clusters[parts[0][position]] != kind.clusters[parts[0][cluster_start]]:
-                cluster_start = position
-            longest = max(longest, length)
-            if longest * (position + 1 - edges[-1]) > budget:
-                # where the cluster began, unless that is where the step did, or it does not fit
-                fits = (
-                    cluster_start > edges[-1]
-                    and max(lengths[cluster_start : position + 1]) * (position + 1 - cluster_start) <= budget
-                )
-                edges.append(cluster_start if fits else position)
-                longest = max(lengths[edges[-1] : position + 1])
-        window_steps = [[part[begin:end] for part in parts] for begin, end in pairwise([*edges, len(parts[0])])]
+        parts = [_by_length(order[start : start + kind.window], kind, rng) for order in orders]
+        lengths = np.max([kind.lengths[part] for part in parts], axis=0) * kind.rows
+        clusters = None if kind.clusters is None else kind.clusters[parts[0]]
+        edges = _step_edges(lengths.tolist(), clusters, budget)
+        window_steps = [[part[begin:end] for part in parts] for begin, end in pairwise(edges)]
         steps += [window_steps[index] for index in rng.permutation(len(window_steps))]
     return steps
 
 
-def _cut_in_two(rows: list[list[np.ndarray]], count: int) -> list[list[np.ndarray]]:
-    """Cuts the largest steps in two until there are `count`."""
-    while len(rows) < count:
-        sizes = np.array([len(step[0]) for step in rows])
-        order = np.argsort(-sizes, kind="stable")[: count - len(rows)]
+def _by_length(items: np.ndarray, kind: Kind, rng: np.random.Generator) -> np.ndarray:
+    """The items, shortest first to within `JITTER`; those of a cluster together, by the longest of them."""
+    keys = kind.lengths[items] * rng.uniform(1, 1 + JITTER, len(items))
+    if kind.clusters is not None:  # keys are random, so no two clusters share one
+        keys = pd.Series(keys).groupby(kind.clusters[items]).transform("max").to_numpy()
+    return items[np.argsort(keys, kind="stable")]
+
+
+def _step_edges(lengths: Sequence[int], clusters: np.ndarray | None, budget: int) -> list[int]:
+    """Where steps begin, and the end: a step ends before its longest item times its number of items passes the budget,
+    if possible between two clusters."""
+    edges, longest, cluster_start = [0], 0, 0
+    for position, length in enumerate(lengths):
+        if clusters is None or clusters[position] != clusters[cluster_start]:
+            cluster_start = position
+        longest = max(longest, length)
+        if longest * (position + 1 - edges[-1]) > budget:
+            # where the cluster began, unless that is where the step did, or it does not fit
+            cluster = lengths[cluster_start : position + 1]
+            fits = cluster_start > edges[-1] and max(cluster) * len(cluster) <= budget
+            edges.append(cluster_start if fits else position)
+            longest = max(lengths[edges[-1] : position + 1])
+    return [*edges, len(lengths)]
+
+
+def _halved(steps: list[list[np.ndarray]], count: int) -> list[list[np.ndarray]]:
+    """The steps, of which the largest are cut in two until there are `count`."""
+    while len(steps) < count:
+        sizes = np.array([len(step[0]) for step in steps])
+        order = np.argsort(-sizes, kind="stable")[: count - len(steps)]
         largest = {int(i) for i in order if sizes[i] > 1}
         halved = []
-        for i, step in enumerate(rows):
+        for i, step in enumerate(steps):
             middle = len(step[0]) // 2
             halved += [[part[:middle] for part in step], [part[middle:] for part in step]] if i in largest else [step]
-        rows = halved
-    return rows
+        steps = halved
+    return steps
+
+
+# ---------------------------------------------------------------- what Lightning reads
+
+Key = tuple[int, int]
+"""An epoch and the position of an item: all that a data-loader process needs to know. It may outlive an epoch."""
+
+
+class Position(NamedTuple):
+    """Position of a run: the number of an epoch and of the next batch in it."""
+
+    epoch: int = 0
+    batch: int = 0
+
+
+class EpochBatches(Sampler[list[Key]]):
+    """Batches of keys, epoch after epoch, from any position on."""
+
+    def __init__(self, plan: FixedSize | ByTokens, start: Position, *, same: bool = False) -> None:
+        """Start with any batch, to resume a run; later epochs are read whole. `same`: take the batches of the
+        first epoch in every epoch."""
+        self.plan, self.start, self.same = plan, start, same
+        self.epoch = start.epoch
+
+    @property
+    def sampler(self) -> EpochBatches:
+        """The object whose `set_epoch` Lightning calls: it expects a sampler inside a batch sampler."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch; Lightning calls it before each."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        epoch = self.epoch  # read only now: Lightning may make the iterator before it sets the epoch
+        done = self.start.batch if epoch == self.start.epoch else 0
+        for batch in self.plan.batches(0 if self.same else epoch)[done:]:
+            yield [(epoch, item) for item in batch]
+
+    def __len__(self) -> int:
+        # of a whole epoch, also where its first batches are skipped: Lightning counts from there
+        return self.plan.steps

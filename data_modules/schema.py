@@ -10,7 +10,7 @@ import bisect
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
@@ -212,14 +212,17 @@ class PairDataset:
             ratings = read_parquet(root / RATINGS_FILE, RATINGS_SCHEMA, (SECONDS,)).to_pandas()
             compared = (root / PREFERENCES_FILE).exists()
             preferences = read_parquet(root / PREFERENCES_FILE, PREFERENCES_SCHEMA).to_pandas() if compared else None
-        checked = check_annotations(card, [pair.pair_id for pair in pairs], ratings, preferences, root)
-        computed_hash = content_hash(card.dimensions, hashed_pairs(pairs, fingerprints), ratings, preferences)
+        ids = [pair.pair_id for pair in pairs]
+        rated = check_ratings(ratings, ids, card.dimensions, root / RATINGS_FILE)
+        if preferences is not None:
+            preferences = check_preferences(preferences, ids, card.dimensions, root / PREFERENCES_FILE)
+        computed_hash = content_hash(card.dimensions, hashed_pairs(pairs, fingerprints), rated, preferences)
         if computed_hash != card.content_hash:
             raise DataError(
                 f"{root / CARD_FILE}: content_hash {card.content_hash[:12]}... is not that of the tables "
                 f"({computed_hash[:12]}...): a file was changed after the import; import the data again"
             )
-        return cls(root, card, pairs, *checked, fingerprints)
+        return cls(root, card, pairs, rated, preferences, fingerprints)
 
     def subset(self, split: str | Collection[str] | None) -> PairDataset:
         """The pairs of one split or of several, with their ratings and the preferences between them; None = all pairs.
@@ -376,23 +379,6 @@ def _find_files(root: DataPath, clips: Clips, found: dict[str, Path | StoredFile
                 found[path] = StoredFile(resolve_remote(root, path, found, where), "")
             else:
                 found[path] = resolve_inside(root, path, where)
-
-
-def check_annotations(
-    card: DatasetCard, pair_ids: Sequence[str], ratings: pd.DataFrame, preferences: pd.DataFrame | None, root: DataPath
-) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """Checks ratings and preferences against the pairs and the scales.
-
-    Returns:
-        Both as `check_ratings` and `check_preferences` return them.
-
-    Raises:
-        DataError: If they do not fit, naming row and column in the files of `root`.
-    """
-    rated = check_ratings(ratings, pair_ids, card.dimensions, root / RATINGS_FILE)
-    if preferences is not None:
-        preferences = check_preferences(preferences, pair_ids, card.dimensions, root / PREFERENCES_FILE)
-    return rated, preferences
 
 
 def hashed_pairs(pairs: Iterable[Pair], fingerprints: Mapping[str, tuple[str, ...]]) -> Iterator[list[Any]]:

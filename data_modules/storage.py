@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .arrow_values import array_values
 from .errors import DataError, Locate, bad_value, counted, os_reason, place, shown
 from .folders import DataPath, RemotePath, path_version
 from .ratings import A_NAME, NAME, PREFERENCE_COLUMNS, RATING_COLUMNS, SECONDS, Dimension, is_name
+from .steps import as_written
 
 if TYPE_CHECKING:
     import pandas as pd  # takes 0.2 s: not for the help of the importers
@@ -34,7 +34,7 @@ splitting a dataset does not rewrite its audio."""
 RATINGS_FILE = "ratings.parquet"
 PREFERENCES_FILE = "preferences.parquet"
 
-# The optional text columns of pairs.parquet: names, and texts that may have line breaks.
+# The optional text columns of pairs.parquet: names, and texts that may have line breaks
 NAME_COLUMNS = ("system_id", "context_speaker", "response_speaker", "setting", "language", "split")
 TEXT_COLUMNS = ("situation", "context_text", "response_text")
 RESPONSE, CONTEXT, TAGS = "response_audio", "context_audio", "tags"
@@ -75,8 +75,7 @@ MAX_TEXT_BYTES = 4 << 30
 MAX_RATIO = 1_000
 """A file that is larger than `BOMB_BYTES` once it is unpacked, and was packed tighter than this, is refused."""
 BOMB_BYTES = 64 << 20
-_BUFFER = 1 << 20
-_BATCH_ROWS = 4_096
+_BUFFER, _BATCH_ROWS = 1 << 20, 4_096
 _TEXT = re.compile(r"[^\ud800-\udfff]+")  # UTF-8 holds no half of a surrogate pair
 _LINES_AT_ONCE = 65_536
 HASHED_COLUMNS = tuple(name for name in ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS) if name != "split")
@@ -111,41 +110,32 @@ def open_parquet(
 
     Args:
         path: Where it is.
-        whole: It is to be held in memory as a whole: then it may have `MAX_ROWS` rows.
+        whole: It is to be held in memory as a whole: it may have `MAX_ROWS` rows.
         dictionaries: Read texts as dictionaries: a text that repeats a million times is held once.
-        schema: The columns that it must have, in any order, and no others.
-        optional: Those of them that may be missing.
+        schema: The columns that it must have, in any order, and no others; `optional` ones may be missing.
 
     Raises:
         FileNotFoundError: If there is none.
-        DataError: If a remote one cannot be reached, or it has another schema: the first column that is missing, of
-            another type or unknown is named.
+        DataError: If a remote one cannot be reached, or a column is missing, of another type or unknown.
         pa.ArrowException: If it is not Parquet, or more comes out of it than can be held.
     """
     source: Any = path.open() if isinstance(path, RemotePath) else path
     # without these two whole row groups would be in memory
     options: dict[str, Any] = {"buffer_size": _BUFFER, "pre_buffer": False}
-    file = pq.ParquetFile(source, **options)
-    try:
-        _check_size(file.metadata, path.stat().st_size if isinstance(path, Path) else None, whole)
-        for expected in schema or ():
-            types = [column.type for column in file.schema_arrow if column.name == expected.name]
-            if types != [expected.type] and (types or expected.name not in optional):
-                problem = f"has type {types[0]}" if types else "is missing"
-                raise DataError(f"{place(path, column=expected.name)} {problem}; expected {expected.type}")
-        unknown = [name for name in file.schema_arrow.names if schema is not None and name not in schema.names]
-        if schema is not None and unknown:
-            raise DataError(f"{path}: unknown column {shown(unknown[0])}; expected {', '.join(schema.names)}")
-        if not dictionaries:
-            return file
-        columns = [file.schema.column(index) for index in range(len(file.schema))]
-        texts = [col.path for col in columns if col.physical_type == "BYTE_ARRAY" and col.logical_type.type == "STRING"]
-        if isinstance(path, Path):
-            file.close()
-        return pq.ParquetFile(source, metadata=file.metadata, read_dictionary=texts, **options)
-    except BaseException:
-        file.close()
-        raise
+    with pq.ParquetFile(source, **options) as file:  # closes what it has opened itself, and no remote file
+        footer, found = file.metadata, file.schema_arrow
+    _check_size(footer, path.stat().st_size if isinstance(path, Path) else None, whole)
+    for expected in schema or ():
+        types = [column.type for column in found if column.name == expected.name]
+        if types != [expected.type] and (types or expected.name not in optional):
+            problem = f"has type {types[0]}" if types else "is missing"
+            raise DataError(f"{place(path, column=expected.name)} {problem}; expected {expected.type}")
+    unknown = [name for name in found.names if schema is not None and name not in schema.names]
+    if schema is not None and unknown:
+        raise DataError(f"{path}: unknown column {shown(unknown[0])}; expected {', '.join(schema.names)}")
+    columns = [footer.schema.column(index) for index in range(footer.num_columns)]
+    texts = [col.path for col in columns if col.physical_type == "BYTE_ARRAY" and col.logical_type.type == "STRING"]
+    return pq.ParquetFile(source, metadata=footer, read_dictionary=texts if dictionaries else None, **options)
 
 
 def _check_size(footer: pq.FileMetaData, size: int | None, whole: bool) -> None:
@@ -193,9 +183,57 @@ def ratings_schema(ratings: pd.DataFrame) -> pa.Schema:
     return RATINGS_SCHEMA if timed else pa.schema([RATINGS_SCHEMA.field(name) for name in RATING_COLUMNS])
 
 
-def leaf_names(file: pq.ParquetFile) -> list[str]:
+@dataclass(frozen=True)
+class Unreadable:
+    """Stands for a value that Python cannot hold, such as a date in the year 300,000. It is no text and no number."""
+
+    value: str
+
+    def __repr__(self) -> str:
+        return f"<{self.value}>"
+
+
+def array_values(array: Any, in_list: bool = False) -> list[Any]:
+    """The values of an Arrow array as Python has them, or `Unreadable`; equal texts of a dictionary are one object.
+
+    Numbers of float32 or float16 are those that were written: 1.1, which Python would make 1.100000023841858. Those in
+    lists stay as they are: samples of audio are float32, and are read as that again.
+    """
+    kind, types = array.type, pa.types
+    if types.is_dictionary(kind):
+        used = array.indices.unique()  # a part of four rows may have the dictionary of a million
+        texts = dict(zip(used.to_pylist(), array.dictionary.take(used).to_pylist(), strict=True))
+        return [texts[index] for index in array.indices.to_pylist()]
+    # Structures and lists are taken apart: `to_pylist` takes five times as long for them.
+    if types.is_struct(kind) and kind.num_fields:
+        names, parts = [field.name for field in kind], map(array_values, array.flatten())
+        rows: list[Any] = [dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True)]
+    elif types.is_list(kind) or types.is_large_list(kind):
+        items = array_values(array.flatten(), in_list=True)
+        ends = array.value_lengths().fill_null(0).to_numpy().cumsum().tolist()
+        rows = [items[start:end] for start, end in pairwise([0, *ends])]
+    elif not in_list and (types.is_float32(kind) or types.is_float16(kind)):
+        rows = as_written(array.fill_null(np.nan).to_numpy(zero_copy_only=False)).tolist()
+    else:
+        try:
+            return array.to_pylist()
+        except (ValueError, OverflowError, pa.ArrowInvalid):
+            return [_python_value(cell) for cell in array]
+    if array.null_count:
+        return [row if valid else None for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)]
+    return rows
+
+
+def _python_value(cell: pa.Scalar[Any]) -> Any:
+    try:
+        return cell.as_py()
+    except (ValueError, OverflowError, pa.ArrowInvalid) as error:
+        return Unreadable(f"{cell.type} that cannot be represented: {error}")
+
+
+def leaf_names(footer: pq.FileMetaData) -> list[str]:
     """The columns of a file with the parts of structures and lists: their middle part differs between writers."""
-    return [file.schema.column(index).path for index in range(len(file.schema))]
+    return [footer.schema.column(index).path for index in range(footer.num_columns)]
 
 
 def shard_name(number: int) -> str:
@@ -242,7 +280,7 @@ def pair_columns(path: DataPath) -> Iterator[tuple[dict[str, list[Any]], StoredF
             bytes; that is known at its end.
     """
     with parquet_errors(path), open_parquet(path, whole=True, schema=PAIRS_SCHEMA) as opened:
-        footer, leaves = opened.metadata, leaf_names(opened)
+        footer, leaves = opened.metadata, leaf_names(opened.metadata)
         groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
         sizes = [group.num_rows for group in groups]
         file = StoredFile(path, path_version(path), (0, *accumulate(sizes))[: len(sizes)])
@@ -262,11 +300,14 @@ def pair_columns(path: DataPath) -> Iterator[tuple[dict[str, list[Any]], StoredF
                 yield columns, file, number, row
                 row += len(batch)
         for index, leaf in enumerate(leaves):
-            chunks = [group.column(index) for group in groups] if leaf.endswith(".bytes") else []
-            told = [c for c in chunks if c.statistics is not None and c.statistics.has_null_count]
-            count = sum(chunk.num_values - chunk.statistics.null_count for chunk in told)  # by the footer
-            if chunks and len(told) == len(chunks) and count != embedded[leaf.partition(".")[0]]:
-                raise _clip_without_content(path)
+            chunks = [group.column(index).statistics for group in groups] if leaf.endswith(".bytes") else []
+            if chunks and all(chunk is not None and chunk.has_null_count for chunk in chunks):
+                # By the footer, which other writers may leave out: then a clip without content shows when it is read
+                count = sum(
+                    group.column(index).num_values - group.column(index).statistics.null_count for group in groups
+                )
+                if count != embedded[leaf.partition(".")[0]]:
+                    raise _clip_without_content(path)
 
 
 def _clip_without_content(path: DataPath) -> DataError:

@@ -101,7 +101,9 @@ class _Columns:
         key = (file, row_group, name)
         if key not in self._arrays:
             opened = _open(file)
-            leaves = [leaf for leaf in leaf_names(opened) if leaf.startswith(f"{name}.") and leaf.endswith(".bytes")]
+            leaves = [
+                leaf for leaf in leaf_names(opened.metadata) if leaf.startswith(f"{name}.") and leaf.endswith(".bytes")
+            ]
             if not leaves:
                 raise pa.ArrowInvalid(f"no column {name} with bytes")
             table = opened.read_row_group(row_group, columns=leaves[:1], use_threads=False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from .errors import AudioError
+
 if TYPE_CHECKING:
     from soundfile import SoundFile
 
@@ -15,7 +17,7 @@ _CHECKED = ("WAV", "WAVEX", "RF64", "W64", "AIFF", "AU", "CAF", "FLAC", "OGG", "
 """Formats, as libsndfile calls them, of which can be told whether a file is whole. libsndfile does not look at sizes
 in the others: a file of half its length, or two files one after the other, would be read."""
 HEAD_BYTES = 4_096
-"""How many bytes at the beginning of a file `described` looks at."""
+"""Bytes at the beginning of a file that tell what it is."""
 _NAMES = (
     (rb".{4}ftyp(?:M4A|M4B)", "M4A"),
     (rb".{4}ftyp3g", "3GP"),
@@ -80,32 +82,35 @@ def described(head: bytes) -> str | None:
     return next((name for start, name in _STARTS if start.match(head)), None)
 
 
-def unreadable(head: bytes, reason: str) -> tuple[str, bool]:
-    """What to say of a file that libsndfile refuses, and whether it is a recording; `reason`: what libsndfile says."""
+def unreadable(head: bytes, reason: str) -> AudioError:
+    """The error for a file that libsndfile refuses and that begins with `head`; `reason`: what libsndfile says."""
     if head.startswith(b"version https://git-lfs"):
-        return "a pointer of Git LFS, not a sound file; get the file itself: git lfs pull", False
+        message = "a pointer of Git LFS, not a sound file; get the file itself: git lfs pull"
+        return AudioError(message, "not a sound file")
     name = described(head)
     if name is None:
-        return f"not a sound file; {EXPECTED}", False
-    said = "" if reason in ("", _UNKNOWN) else f" ({reason.rstrip('.')})"
-    return f"{name}, which cannot be read{said}; {_CONVERT}", True
+        return AudioError(f"not a sound file; {EXPECTED}", "not a sound file")
+    details = "" if reason in ("", _UNKNOWN) else f" ({reason.rstrip('.')})"
+    return AudioError(f"{name}, which cannot be read{details}; {_CONVERT}", "not supported")
 
 
-def read_wrongly(sound: SoundFile, head: bytes) -> str | None:
-    """Why a file that libsndfile opens would be read in part, or with other values; None = nothing is known.
+def check_read_rightly(sound: SoundFile, head: bytes) -> None:
+    """Refuses what libsndfile opens but would read in part, or with other values.
 
     Args:
         sound: The open file.
         head: Its first `HEAD_BYTES`.
     """
-    if sound.format not in _CHECKED:
-        return f"{sound.format_info}, of which it cannot be told whether it is whole; {_CONVERT}"
+    problem = None
     samples = _NIST_SAMPLES.search(head)
-    if sound.format == "NIST" and (samples is None or int(samples[1]) != sound.frames):
-        declared = "no number of samples" if samples is None else f"{int(samples[1])} samples"
-        return f"SPHERE that declares {declared} and has room for {sound.frames}; expected one whole recording"
-    # libsndfile 1.2.2 takes the encoding from the bits of a sample: floats are read as integers
     encoding = _SUBFORMAT.search(sound.extra_info)
-    if sound.format == "W64" and encoding is not None and encoding[1] != "pcm":
-        return f"Wave64 of {encoding[1]} with more than two channels, which cannot be read; {_CONVERT}"
-    return None
+    if sound.format not in _CHECKED:
+        problem = f"{sound.format_info}, of which it cannot be told whether it is whole; {_CONVERT}"
+    elif sound.format == "NIST" and (samples is None or int(samples[1]) != sound.frames):
+        declared = "no number of samples" if samples is None else f"{int(samples[1])} samples"
+        problem = f"SPHERE that declares {declared} and has room for {sound.frames}; expected one whole recording"
+    # libsndfile 1.2.2 takes the encoding from the bits of a sample: floats are read as integers
+    elif sound.format == "W64" and encoding is not None and encoding[1] != "pcm":
+        problem = f"Wave64 of {encoding[1]} with more than two channels, which cannot be read; {_CONVERT}"
+    if problem is not None:
+        raise AudioError(problem, "not supported")

@@ -17,7 +17,8 @@ import yaml
 from .audio import audio_hash
 from .errors import DataError, Locate, bad_value, locate_in, place, shown
 from .folders import CARD_FILE, DataPath, RemotePath, data_path, replace_file, replace_text, resolve_inside
-from .schema import SCHEMA_VERSION, DatasetCard, check_annotations
+from .ratings import check_preferences, check_ratings
+from .schema import SCHEMA_VERSION, DatasetCard
 from .storage import (  # fmt: skip
     CONTEXT,
     HASHED_COLUMNS,
@@ -98,7 +99,10 @@ def write_dataset(
     hashes: dict[str, str] = {}
     records = enumerate(pairs.to_dict("records"), start=1)
     rows = list(checked_pairs([to_row(values, root, file, n, hashes) for n, values in records], file))
-    ratings, preferences = check_annotations(card, [row["pair_id"] for row in rows], ratings, preferences, root)
+    ids = [row["pair_id"] for row in rows]
+    ratings = check_ratings(ratings, ids, card.dimensions, root / RATINGS_FILE)
+    if preferences is not None:
+        preferences = check_preferences(preferences, ids, card.dimensions, root / PREFERENCES_FILE)
     root.mkdir(parents=True, exist_ok=True)
     write_pairs(rows, file)
     rows.sort(key=lambda row: hash_order(row["pair_id"]))

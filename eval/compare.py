@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any
 
 import pandas as pd
 
 from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import PairDataset
 from .dimension_report import response_lengths
-from .evaluate import MeasurementPlan, Results, clusters_of, measure
+from .evaluate import Results, clusters_of, measure
 from .frame import Frame, Panel
 from .judges import Judge
-from .judges.opening import AnyJudge, Loading, open_judges
+from .judges.opening import AnyJudge, open_judges
 from .judges.scores_file import ScoresFile
+from .measurement import Measurement
 from .report.base import SCHEMA_VERSION
-from .report.dataset import Cluster, Compared, ComparisonReport, RankedJudge, Ranking, Report
+from .report.dataset import Compared, ComparisonReport, RankedJudge, Ranking, Report
 from .results import measured_apart, results_frame, summary, summary_html, write_results
 from .statistics.agreement import spearman
-from .statistics.bootstrap import Interval, estimate
+from .statistics.bootstrap import estimate
 from .statistics.significance import PairedDifference, compare_all, rank_judges, separation
 
 
@@ -84,54 +85,33 @@ class Comparison:
         return summary_html(self.reports)
 
 
-def compare(
-    judges: Sequence[AnyJudge],
-    data: str | Path | PairDataset,
-    *,
-    split: str | None = "test",
-    slices: Sequence[str] | None = None,
-    checks: Sequence[str] | Literal["all"] | None = None,
-    cluster: Cluster = "group_id",
-    interval: Interval = "percentile",
-    resamples: int = 1000,
-    seed: int = 0,
-    command: str = "",
-    **loading: Unpack[Loading],
-) -> Comparison:
+def compare(judges: Sequence[AnyJudge], data: str | Path | PairDataset, **how: Any) -> Comparison:
     """Evaluates each judge on the same pairs with the same seed, then compares every two on the items both scored.
 
     Args:
         judges: Whatever `evaluate` takes, each with a name of its own. Where raters are judges (``human:RATER``), all
             are compared with the other raters.
         data: Pairs and ratings: a folder, its address, or a dataset.
-        split: Which pairs; None = all.
-        slices: See `evaluate.evaluate`, as for the other arguments.
-        checks: The listening checks.
-        cluster: What intervals draw, and permutations exchange, whole.
-        interval: The kind of intervals.
-        resamples: Bootstrap resamples of an interval.
-        seed: Seed of all random draws.
-        command: The command line, for the record.
-        loading: How judges that are named are loaded.
+        how: Any of the fields of `Measurement`, by name. Permutations, too, exchange whole clusters.
 
     Raises:
         UserError: If two judges have one name, or one cannot be loaded.
     """
-    opened = open_judges(judges, data, split, seed, checks, loading)
+    plan = Measurement(**how)
+    opened = open_judges(judges, data, plan.split, plan.seed, plan, plan.named_checks())
     dataset, names = opened.dataset, [judge.name for judge in opened.judges]
     duplicate = next((name for name in names if names.count(name) > 1), None)
     if duplicate is not None:
         raise UserError(f"two judges are called {shown(duplicate)}; expected each judge once")
-    part = dataset.subset(split)
+    part = dataset.subset(plan.split)
     lengths = response_lengths(part.pairs)
-    plan = MeasurementPlan(split, slices, checks, cluster, interval, resamples, seed, command)
     evaluations = [
         measure(judge, dataset, plan, provenance, lengths)
         for judge, provenance in zip(opened.judges, opened.provenances, strict=True)
     ]
     scores = {name: evaluation.items for name, evaluation in zip(names, evaluations, strict=True)}
-    frame = Frame.of_dataset(part, scores, clusters_of(part.pairs, cluster))
-    panels = {panel.dimension: panel for panel in frame.panels(resamples, seed, interval)}
+    frame = Frame.of_dataset(part, scores, clusters_of(part.pairs, plan.cluster))
+    panels = {panel.dimension: panel for panel in frame.panels(plan.resamples, plan.seed, plan.interval)}
     shared = [d.name for d in dataset.card.dimensions if d.name in panels and len(panels[d.name].scores) > 1]
     rankings = {name: ranking_report(panels[name]) for name in shared}
     return Comparison(evaluations, rankings, list(_measured_otherwise(opened.judges, evaluations)))

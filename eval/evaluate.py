@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -30,14 +30,15 @@ from .dimension_report import (
 )
 from .frame import Frame, clusters_by
 from .judges import ABSTAINED, INTERVAL_COLUMNS, WINDOWS, Judge, check_score_table, score_table
-from .judges.opening import AnyJudge, Loading, open_judges
+from .judges.opening import AnyJudge, open_judges
 from .listening import VOICE_CHECK, WORDS_CHECK, voice_and_words
+from .measurement import Measurement
 from .prompted_report import Answers, prompting_report
 from .report.base import SCHEMA_VERSION
 from .report.dataset import Cluster, DatasetFacts, LeftOut, Report, Runtime
 from .report.dimension import SliceReport, VoiceAndWords
 from .results import ITEMS_FILE, REPORT_FILE, results_frame, signature_on, summary, summary_html, write_results
-from .statistics.bootstrap import Interval, Resamples
+from .statistics.bootstrap import Resamples
 
 DEFAULT_SLICES = ("setting", "system_id", "language")
 """Columns that reports are sliced by, beside all tags."""
@@ -109,20 +110,7 @@ class Results:
         return summary_html([self.report])
 
 
-def evaluate(
-    judge: AnyJudge,
-    data: str | Path | PairDataset,
-    *,
-    split: str | None = "test",
-    slices: Sequence[str] | None = None,
-    checks: Sequence[str] | Literal["all"] | None = None,
-    cluster: Cluster = "group_id",
-    interval: Interval = "percentile",
-    resamples: int = 1000,
-    seed: int = 0,
-    command: str = "",
-    **loading: Unpack[Loading],
-) -> Results:
+def evaluate(judge: AnyJudge, data: str | Path | PairDataset, **how: Any) -> Results:
     """Scores the pairs of a split, and changed versions of them, and compares with the human means.
 
     A pair without a score is counted in the coverage and left out; nothing is imputed. Human ceilings are
@@ -132,47 +120,22 @@ def evaluate(
         judge: The folder of a judge or of a run; a name, as ``empathy-judge evaluate`` takes it (``acoustic``,
             ``openai:MODEL``, ...); a `Scorer`; or an object that is a `Judge`.
         data: Pairs and ratings: a folder, its address, or a dataset.
-        split: Which pairs; None = all.
-        slices: Columns to slice by: of `columns.COLUMNS`, or tags (``tag:NAME``). None = `DEFAULT_SLICES` and all tags
-            of these pairs that have at most `MOST_VALUES` values. A column with fewer than two is left out.
-        checks: The listening checks, by their names in `checks.CHECKS`: each is one more pass of the judge. ``all`` =
-            every one; None = `DEFAULT_CHECKS`, which prompted judges do not take unless they are named.
-        cluster: What intervals draw whole: groups, speakers or systems. A pair that names none is one of its own.
-        interval: The kind of intervals.
-        resamples: Bootstrap resamples of an interval.
-        seed: Seed of bootstrap, halvings and swaps.
-        command: The command line, for the record.
-        loading: How a judge that is named is loaded: ``device, backbone, quantization, cache``; what a prompted judge
-            may cost: ``budget`` (dollars); and where its answers are kept: ``answers``.
+        how: Any of the fields of `Measurement`, by name: ``split="validation", seed=1``.
 
     Raises:
         DataError: If the split is empty, a slice or a check is unknown, or judge and dataset share no dimension.
         UserError: If there is no such judge, or no pair has a rating.
         ValueError: If the judge breaks the protocol.
     """
-    opened = open_judges([judge], data, split, seed, checks, loading)
-    plan = MeasurementPlan(split, slices, checks, cluster, interval, resamples, seed, command)
+    plan = Measurement(**how)
+    opened = open_judges([judge], data, plan.split, plan.seed, plan, plan.named_checks())
     return measure(opened.judges[0], opened.dataset, plan, opened.provenances[0])
-
-
-@dataclass(frozen=True)
-class MeasurementPlan:
-    """How judges are measured: the arguments of `evaluate` of the same names."""
-
-    split: str | None
-    slices: Sequence[str] | None
-    checks: Sequence[str] | Literal["all"] | None
-    cluster: Cluster
-    interval: Interval
-    resamples: int
-    seed: int
-    command: str
 
 
 def measure(
     judge: Judge,
     dataset: PairDataset,
-    plan: MeasurementPlan,
+    plan: Measurement,
     provenance: Mapping[str, Any] | None,
     lengths: Lengths | None = None,
 ) -> Results:
@@ -185,7 +148,8 @@ def measure(
     part = dataset.subset(split)
     columns = _slice_columns(part.pairs, plan.slices)
     dimensions = shared_dimensions(judge, dataset)
-    chosen = choose(DEFAULT_CHECKS if plan.checks is None else plan.checks)
+    named = plan.named_checks()
+    chosen = choose(DEFAULT_CHECKS if named is None else named)
 
     started = time.perf_counter()
     scores = scored(judge, part.pairs)

@@ -21,6 +21,7 @@ from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.tables import check_file
 from empathy_judge.eval.judges.baselines.probe import open_probe
+from empathy_judge.eval.measurement import Loading
 from empathy_judge.eval.statistics.agreement import spearman
 from matplotlib.figure import Figure
 
@@ -61,7 +62,8 @@ def learning_curve(dataset: PairDataset, cache: Path) -> pd.DataFrame:
     for size in [*(size for size in SIZES if size < 0.8 * len(ids)), len(ids)]:
         for draw in range(DRAWS if size < len(ids) else 1):
             chosen = np.random.default_rng(draw).permutation(ids)[:size]
-            judge = open_probe("probe:nano", training.only(set(chosen.tolist())), seed=draw, device="cpu", cache=cache)
+            some = training.only(set(chosen.tolist()))
+            judge = open_probe("probe:nano", some, draw, Loading(device="cpu", cache=cache))
             scores = judge.score(test.pairs).pivot(index="pair_id", columns="dimension", values="score")
             for name in scores.columns:
                 agreement = spearman(scores.loc[human.index, name].to_numpy(float), human[name].to_numpy(float))

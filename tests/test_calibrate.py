@@ -17,6 +17,7 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.judges.trained import TrainedJudge
+from empathy_judge.eval.measurement import Loading
 from empathy_judge.models.artifact import load_any
 from empathy_judge.models.calibration import from_json
 from empathy_judge.models.description import read_json
@@ -133,7 +134,7 @@ def test_a_calibrated_judge_folder_gives_intervals(calibrated, judge_folder, cli
         inner = narrow[dimension.name]
         assert own.low <= inner.low < own.score < inner.high <= own.high  # pyright: ignore
     assert scorer.assess([None], [pair[1]])[0].scores.keys() == scores.keys()
-    judge = TrainedJudge.load(calibrated, device="cpu")
+    judge = TrainedJudge.load(calibrated, Loading(device="cpu"))
     table = judge.score([make_pair("one", *pair), make_pair("two", None, clips / "bad.wav")]).set_index("dimension")
     for name, row in table[table["pair_id"] == "one"].iterrows():
         assert row["score"] == pytest.approx(scores[str(name)], abs=1e-5)

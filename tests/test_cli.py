@@ -12,20 +12,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from empathy_judge.cli import COMMANDS, main, options_of
-from empathy_judge.commands.judges import Score
-from empathy_judge.commands.measuring import Compare
-from empathy_judge.commands.tables import Plan
-from empathy_judge.commands.training import Recipes
+from empathy_judge.cli import COMMANDS, main
 from safetensors import SafetensorError
 from torch.distributed import DistNetworkError
-
-from .conftest import failed, output_of
 
 # ---------------------------------------------------------------- help
 
@@ -141,72 +133,6 @@ def test_every_command_has_help_with_an_example_and_prints_json(name, capsys):
     assert ("--json" in said) == (name not in ("import", "serve"))  # each source of `import` has options of its own
 
 
-def test_train_says_where_the_run_is_as_json(capsys, train_arguments, tmp_path):
-    run = tmp_path / "run"
-    assert main(["train", "--json", *train_arguments(run, trainer__max_epochs=1)]) == 0
-    checkpoint = run / "checkpoints" / "best.ckpt"
-    found = json.loads(capsys.readouterr().out)
-    assert {name: found[name] for name in ("run", "best_checkpoint")} == {
-        "run": str(run),
-        "best_checkpoint": str(checkpoint),
-    }
-    assert set(found["validation"]) == {"empathy", "warmth"}
-    assert "json" not in (run / "config.yaml").read_text()
-
-
-def test_the_arguments_of_the_trainer_have_a_help_of_their_own(capsys):
-    out = output_of(capsys, "train", "--trainer.help")
-    assert "--trainer.max_epochs" in out
-    assert "--trainer.callbacks" not in out  # set by the program
-
-
-# ---------------------------------------------------------------- bad usage
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "the following arguments are required: COMMAND; see empathy-judge --help"),
-        (["frobnicate"], "frobnicate: no such command; see empathy-judge --help"),
-        (["evalute", "j"], "evalute: no such command (did you mean evaluate?); see empathy-judge --help"),
-        (["split"], "the following arguments are required: data; see empathy-judge split --help"),
-        (["train"], "no --data.path; expected it here or in a recipe; see empathy-judge train --help"),
-        (["evaluate", "j", "--dta", "d"], "--dta: no such option (did you mean --data?)"),
-        (["split", "d", "--seed", "two"], "argument --seed: 'two': expected a whole number from 0"),
-        (["serve", "j", "--port", "99999"], "argument --port: '99999': expected a port, 0 to 65535"),
-        (["inspect", "d", "--page", ""], "argument --page: '': expected a folder; . is the current one"),
-        (["score", "j", "--workers", "0"], "argument --workers: '0': expected a number of processes, 1 to 1024"),
-        (["score", "j", "--workers", "1000000000"], "argument --workers: '1000000000': expected a number of processes"),
-        (["import", "tabel", "x"], "argument source: invalid choice: 'tabel'"),
-        (["import", "table", "x", "--dimensoin", "a=1:5:1"], "--dimensoin: no such option (did you mean --dimension?)"),
-        (["import", "table", "pairs.csv"], "the following arguments are required: --out"),
-    ],
-)
-def test_bad_words_are_one_line_that_helps(words, message, capsys):
-    assert failed(capsys, *words).startswith(f"error: {message}")
-
-
-@pytest.mark.parametrize("words", ["J --device cpu - a.wav", "--level 0.9 J - --json a.wav", "J - a.wav --device cpu"])
-def test_options_may_stand_anywhere(words):
-    given = options_of(["score", *words.split()])
-    assert isinstance(given, Score)
-    assert (given.judge, given.context, given.response) == ("J", "-", "a.wav")
-
-
-def test_a_command_is_the_same_object_in_python(capsys):
-    words = ["plan", "--variance", "item=0.6", "residual=0.5", "--items", "40", "80", "--price", "0.2", "--json"]
-    same = Plan(variance=["item=0.6", "residual=0.5"], items=[40, 80], price=0.2, json=True)
-    assert options_of(words) == same
-    printed = output_of(capsys, *words)
-    assert same.run() == 0
-    assert capsys.readouterr().out == printed
-    assert options_of(["plan", "pilot.csv"]) == Plan("pilot.csv")  # defaults are those of the class
-    assert options_of(["recipes"]) == Recipes()
-    compared = options_of(["compare", "constant", "random", "--data", "d", "--split", "all", "--no-windows"])
-    command = "empathy-judge compare constant random --data d --split all --no-windows"
-    assert compared == Compare(["constant", "random"], data="d", split=None, windows=False, command=command)
-
-
 # ---------------------------------------------------------------- what the machine refuses
 
 
@@ -252,20 +178,6 @@ def test_what_no_part_expected_is_one_line_too(error, code, line, capfd, monkeyp
     monkeypatch.setenv("EMPATHY_JUDGE_DEBUG", "1")
     assert main(["doctor"]) == code
     assert ("Traceback" in capfd.readouterr().err) == (line is not None)
-
-
-@pytest.mark.parametrize(("given", "kept"), [({}, "2000"), ({"GOMP_SPINCOUNT": "7"}, "7")])
-def test_threads_of_the_demo_do_not_spin_for_long_while_they_wait(given, kept, tmp_path):
-    program = (
-        "import os, sys, types\n"
-        "from empathy_judge.cli import main\n"
-        "said = lambda *_, **__: print(os.environ['GOMP_SPINCOUNT'], 'torch' in sys.modules)\n"
-        "sys.modules['empathy_judge.demo'] = types.SimpleNamespace(run_demo=said)\n"
-        f"sys.exit(main(['demo', '--out', {str(tmp_path / 'demo')!r}]))\n"
-    )
-    others = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"} | given
-    done = subprocess.run([sys.executable, "-c", program], env=others, capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == (f"{kept} False\n", "")
 
 
 @pytest.mark.parametrize("moment", ["typing", "shlex", "empathy_judge.commands", "empathy_judge.data_modules.parallel"])
@@ -327,88 +239,3 @@ def test_the_package_is_the_command():
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     expected = "error: scor: no such command (did you mean score?); see empathy-judge --help\n"
     assert (done.returncode, done.stderr) == (2, expected)
-
-
-# ---------------------------------------------------------------- doctor
-
-
-def _findings(capsys: pytest.CaptureFixture[str], code: int) -> dict[tuple[str, str], dict[str, str]]:
-    assert main(["doctor", "--json"]) == code
-    return {(one["part"], one["name"]): one for one in json.loads(capsys.readouterr().out)}
-
-
-def test_this_machine(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    found = _findings(capsys, 0)
-    assert found["packages", "empathy-judge"]["detail"] == importlib.metadata.version("empathy-judge")
-    assert found["optional parts", "serve"]["detail"].startswith("fastapi ")
-    assert "dev" not in {name for part, name in found if part == "optional parts"}
-    assert " GB free at " in found["disks", "models of the hub"]["detail"]  # of the folder above, which is there
-    assert found["cached models", "none"]["state"] == "missing"
-    assert "optional parts" in output_of(capsys, "doctor")
-
-
-def test_a_torchaudio_that_does_not_go_with_torch(capsys, monkeypatch):
-    real = importlib.import_module
-
-    def loads(name: str, *rest: Any) -> Any:
-        if name == "torchaudio":
-            raise RuntimeError("different CUDA versions\nmore")
-        return real(name, *rest)
-
-    monkeypatch.setattr("importlib.import_module", loads)
-    found = _findings(capsys, 1)["packages", "torchaudio"]
-    versions = [importlib.metadata.version(name) for name in ("torchaudio", "torch")]
-    said = "{} cannot be imported beside torch {}: RuntimeError: different CUDA versions".format(*versions)
-    assert (found["state"], found["detail"]) == ("broken", said)
-
-
-def test_a_card_without_bf16_is_told_what_to_set(capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    cards = [SimpleNamespace(name=name, major=major, total_memory=15 << 30) for name, major in (("A2", 8), ("T4", 7))]
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number=0: cards[number])
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (14 << 30, 15 << 30))
-
-    def refused(*_, **__):
-        raise RuntimeError("no kernel image is available\nmore")
-
-    monkeypatch.setattr(torch, "ones", refused)
-    found = _findings(capsys, 1)
-    assert found["GPUs", "cuda:0"]["detail"] == "A2, 14 of 15 GiB free, bf16"
-    card = found["GPUs", "cuda:1"]["detail"]
-    assert card == "T4, 14 of 15 GiB free, no bf16: trainer.precision 16-mixed, judge.dtype float16"
-    assert found["GPUs", "a product of matrices"] == {
-        "part": "GPUs", "name": "a product of matrices", "state": "broken", "detail": "no kernel image is available"
-    }  # fmt: skip
-
-
-def test_keys_are_not_shown(capsys, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-verysecret")
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://me:mypassword@example.org:8000/v1?token=hidden")
-    found = _findings(capsys, 0)
-    assert found["environment", "OPENAI_API_KEY"]["detail"] == "set"
-    assert found["environment", "OPENAI_BASE_URL"]["detail"] == "http://example.org:8000/v1"
-    assert not any(secret in json.dumps([*found.values()]) for secret in ("verysecret", "mypassword", "hidden"))
-
-
-@pytest.mark.parametrize(
-    ("part", "versions", "state", "detail"),
-    [
-        ("wandb", {"wandb": None}, "missing", "pip install 'empathy-judge[wandb]'"),
-        ("wandb", {"wandb": "0.1"}, "broken", "wandb 0.1; expected >=0.19"),
-    ],
-)
-def test_an_optional_part_that_does_not_work(capsys, monkeypatch, part, versions, state, detail):
-    real = importlib.metadata.version
-
-    def installed(name: str) -> str:
-        if (version := versions.get(name, "as it is")) is None:
-            raise importlib.metadata.PackageNotFoundError(name)
-        return real(name) if version == "as it is" else version
-
-    monkeypatch.setattr("importlib.metadata.version", installed)
-    found = _findings(capsys, 1 if state == "broken" else 0)
-    assert found["optional parts", part]["state"] == state
-    assert detail in found["optional parts", part]["detail"]

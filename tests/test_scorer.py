@@ -80,9 +80,11 @@ def test_a_column_of_a_hugging_face_dataset_is_a_list(scorer, clips):
 
 def test_it_scores_as_the_judge_of_evaluations_does(scorer, judge_folder, dataset_folder):
     from empathy_judge.eval.judges.trained import TrainedJudge
+    from empathy_judge.eval.measurement import Loading
 
     pairs = PairDataset.load(dataset_folder).pairs
-    table = TrainedJudge.load(judge_folder, device="cpu").score(pairs).set_index(["pair_id", "dimension"])["score"]
+    table = TrainedJudge.load(judge_folder, Loading(device="cpu")).score(pairs)
+    table = table.set_index(["pair_id", "dimension"])["score"]
     for pair, found in zip(pairs, scorer.assess_pairs(pairs), strict=True):
         for name, value in found.points.items():
             assert table[(pair.pair_id, name)] == pytest.approx(value, abs=1e-5)

@@ -6,17 +6,46 @@ of pairs, and returns an `assemble.Imported`; `assemble` decodes, stores and wri
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
-from ..errors import UserError
+from ..errors import UserError, shown
 
 if TYPE_CHECKING:
     from .assemble import Imported
 
 CORPORA = ("echomind", "empathy-eval", "sdiareward", "speech-drame", "speechjudge", "trace", "vstyle")
 SOURCES = tuple(sorted((*CORPORA, "hugging-face", "label-studio", "table")))
+REPEATABLE = {"action": "append", "nargs": None}
+"""Metadata of an option that is given again for each value."""
+
+
+def named_folder(text: str) -> str:
+    """A folder that is there."""
+    if not os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"{shown(text)}: expected a folder")
+    return text
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """A source that has no options of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AudioRoot:
+    """The option for audio that lies elsewhere.
+
+    Attributes:
+        audio_root (DIR): another folder in which audio may lie: paths count from there, too, and symbolic links into it
+            and in it are followed
+    """
+
+    audio_root: Annotated[str, named_folder] | None = None
 
 
 class Importer(Protocol):
@@ -27,7 +56,7 @@ class Importer(Protocol):
     """Arguments after ``empathy-judge import`` that would work, for the help text."""
 
     Options: type[Any]
-    """A dataclass: its options beside those that all sources have, as those of commands are (`commands.options`)."""
+    """A dataclass of the options that only this source has, as those of commands are (`commands.options`)."""
 
     def read(self, path: Path, options: Any) -> Imported:
         """Reads the source; clips are looked up, not decoded.

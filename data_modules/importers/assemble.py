@@ -19,13 +19,15 @@ from ..embedded_tables import EmbeddedClip
 from ..errors import AudioError, DataError, UserError, counted, shown
 from ..folders import path_version
 from ..parallel import map_threads
-from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS
-from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, check_annotations
+from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, check_preferences, check_ratings
+from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset
 from ..staging import staged_folder
 from ..storage import (
     CONTEXT,
     PAIR_COLUMNS,
     PAIRS_FILE,
+    PREFERENCES_FILE,
+    RATINGS_FILE,
     RESPONSE,
     SHARD_FOLDER,
     TAGS,
@@ -133,7 +135,9 @@ def assemble(
         ratings, preferences = _annotations_of(usable, imported)
         card = dataclasses.replace(imported.card, name=imported.card.name or out.name)
         ids = [row["pair_id"] for row in usable]
-        ratings, preferences = check_annotations(card, ids, ratings, preferences, out)
+        ratings = check_ratings(ratings, ids, card.dimensions, out / RATINGS_FILE)
+        if preferences is not None:
+            preferences = check_preferences(preferences, ids, card.dimensions, out / PREFERENCES_FILE)
         if skipped:
             with (stage / SKIPPED_FILE).open("w", encoding="utf-8", newline="", errors="backslashreplace") as file:
                 csv.writer(file).writerows([("where", "reason"), *skipped])

@@ -19,6 +19,7 @@ from ..errors import AudioError, DataError, bad_value, shown
 from ..numerals import as_float
 from ..ratings import A_NAME, PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension, is_name
 from ..schema import DatasetCard
+from ..steps import on_scale
 from ..tables import TableRow, read_records
 from .assemble import Imported, Skipped
 from .clips import AudioFolder, ClipCell, Content, read_clip
@@ -103,8 +104,9 @@ class Collector:
             DataError: If it is no score on the scale, the rater has no name, or has scored the same thing before.
         """
         value = as_float(score)
-        on_scale = scale.minimum <= value <= scale.maximum or bool(np.isfinite(scale.rated(np.array([value]))).all())
-        if not on_scale or (whole and not value.is_integer()):
+        ends = scale.minimum, scale.maximum
+        is_score = ends[0] <= value <= ends[1] or np.isfinite(on_scale(np.array([value]), *ends, scale.step)).all()
+        if not is_score or (whole and not value.is_integer()):
             number = "whole number" if whole else "number"
             raise bad_value(where, score, f"a {number} from {scale.minimum:g} to {scale.maximum:g}")
         _add_once(self.ratings, (pair_id, rater, dimension), value, where, "scored this")

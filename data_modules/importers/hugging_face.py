@@ -31,10 +31,9 @@ from ..embedded_tables import EmbeddingTable, Tables, parquet_tables
 from ..errors import DataError, UserError, bad_value, shown
 from ..folders import path_version
 from ..tables import SourceTable, read_csv, read_table
-from . import table
+from . import REPEATABLE, table
 from .assemble import Imported
 from .clips import ClipCell, find_clip, path_or_bytes
-from .options import REPEATABLE
 from .preferences import has_preferences
 from .repeated_rows import has_raters
 

@@ -38,10 +38,10 @@ from ..schema import DatasetCard
 from ..storage import NAME_COLUMNS, PAIR_COLUMNS, TAG_PREFIX, TAGS, TEXT_COLUMNS
 from ..tables import parse_mapping, plain_text, read_records
 from ..writing import checked_pairs, sorted_tags
+from . import REPEATABLE, AudioRoot
 from .assemble import Imported
 from .clips import ClipCell, find_clip
 from .collector import Collector
-from .options import REPEATABLE, AudioRoot
 
 EXAMPLE = (
     "label-studio export.json --response answer --context question --dimension empathy=1:5:1 "

@@ -49,9 +49,9 @@ from ..schema import DatasetCard
 from ..storage import PAIR_COLUMNS, TAG_PREFIX, TAGS
 from ..tables import SourceTable, TableMapping, full_mapping, parse_mapping, plain_text, read_table
 from ..writing import checked_pairs, context_turns, sorted_tags
+from . import REPEATABLE, AudioRoot
 from .assemble import Imported
 from .clips import find_clip
-from .options import REPEATABLE, AudioRoot
 from .preferences import has_preferences, read_preferences
 from .repeated_rows import FindClip, has_raters, one_row_per_pair, with_ids
 

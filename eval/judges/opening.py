@@ -18,12 +18,13 @@ from ...models.scoring import check_scales
 from ...scorer import Scorer
 from ..checks import Check, choose
 from ..judge_names import BASELINES, HUMAN, PROBE, SCORES, is_prompted, require_judges
+from ..measurement import Asking
 from . import Judge
 from .baselines.probe import open_probe
 from .baselines.simple import ConstantJudge, HumanJudge, RandomJudge, without_raters
 from .prompted.factory import open_prompted
 from .scores_file import ScoresFile
-from .trained import Placing, TrainedJudge
+from .trained import TrainedJudge
 
 if TYPE_CHECKING:
     from .prompted.judges import PromptedJudge
@@ -31,13 +32,6 @@ if TYPE_CHECKING:
 AnyJudge = str | Path | Judge | Scorer
 """Folder of a judge or a run; a name (``openai:MODEL``, ``gemini:MODEL``, ``scores:FILE``, ``probe:JUDGE_OR_BACKBONE``,
 ``human:RATER`` or one of `judge_names.BASELINES`); a `Scorer`; or any object that is a `Judge`."""
-
-
-class Loading(Placing, total=False):
-    """How judges that are named are loaded."""
-
-    budget: float | None  # dollars that each prompted judge may spend
-    answers: str | Path | None  # SQLite file in which answers of prompted judges are kept; None = in the user's cache
 
 
 @dataclass(frozen=True)
@@ -53,9 +47,9 @@ def open_judges(
     judges: Sequence[AnyJudge],
     data: str | Path | PairDataset,
     split: str | None,
-    seed: int = 0,
+    seed: int,
+    how: Asking,
     checks: Sequence[str] | Literal["all"] | None = None,
-    loading: Loading | None = None,
     dry_run: bool = False,
 ) -> Opened:
     """Loads judges for the pairs of a split.
@@ -69,19 +63,15 @@ def open_judges(
         data: Folder of a pair dataset, its address, or a dataset.
         split: The pairs that they will be measured on; None = all.
         seed: Seed of baselines.
+        how: How judges are loaded, and what prompted ones may spend.
         checks: Listening checks that were asked for by name; None = none were.
-        loading: How judges are loaded.
         dry_run: Also print a request of each prompted judge, and do not ask for a budget.
 
     Raises:
         UserError: If there is no such judge, it cannot be loaded, or it does not fit the data.
         DataError: If the dataset cannot be read, or its audio is not what was imported.
-        TypeError: If `loading` has a key that is none of `Loading`.
     """
-    options = loading or {}
-    if unknown := sorted(options.keys() - Loading.__optional_keys__):
-        raise TypeError(f"unexpected argument {unknown[0]!r}; expected {', '.join(sorted(Loading.__optional_keys__))}")
-    require_judges((str(judge) for judge in judges if isinstance(judge, str | Path)), options.get("backbone"))
+    require_judges((str(judge) for judge in judges if isinstance(judge, str | Path)), how.backbone)
     dataset = data if isinstance(data, PairDataset) else PairDataset.load(data)
     check_unchanged(dataset)
     raters = [judge.removeprefix(HUMAN) for judge in judges if isinstance(judge, str) and judge.startswith(HUMAN)]
@@ -102,12 +92,11 @@ def open_judges(
             loaded = judge
         elif is_prompted(str(judge)):
             loaded = open_prompted(
-                str(judge), dataset, learn_from, options.get("answers"), options.get("budget"), checks is not None,
-                dry_run,
-            )  # fmt: skip
+                str(judge), dataset, learn_from, how.answers, how.budget, checks is not None, dry_run
+            )
             _disclose(loaded, dataset.subset(split).pairs, () if checks is None else choose(checks), dry_run)
         else:
-            loaded = _named(str(judge), dataset, learn_from, split, seed, options)
+            loaded = _named(str(judge), dataset, learn_from, split, seed, how)
         if isinstance(loaded, TrainedJudge):
             check_scales(loaded.name, loaded.scales, dataset.card)
             _warn_of_known_pairs(loaded.description, dataset, split)
@@ -126,16 +115,15 @@ def open_judges(
 
 
 def _named(
-    spec: str, dataset: PairDataset, learn_from: Sequence[str], split: str | None, seed: int, loading: Loading
+    spec: str, dataset: PairDataset, learn_from: Sequence[str], split: str | None, seed: int, how: Asking
 ) -> Judge:
     """A judge that is not prompted, by its name or folder."""
-    placing: Any = {name: value for name, value in loading.items() if name not in ("budget", "answers")}
     if spec.startswith(SCORES):
         return ScoresFile(Path(spec.removeprefix(SCORES)), [pair.pair_id for pair in dataset.pairs])
     if spec == "random":
         return RandomJudge(dataset.card.dimensions, seed)
     if not (spec in BASELINES or spec.startswith(PROBE)):
-        return TrainedJudge.load(Path(spec), **placing)
+        return TrainedJudge.load(Path(spec), how)
     if spec != "constant" and (split is None or split in learn_from):
         raise UserError(
             f"judge {spec}: it is fitted on split {', '.join(learn_from)} and would be measured on it; name "
@@ -143,7 +131,7 @@ def _named(
         )
     training = dataset.subset(learn_from)
     if spec.startswith(PROBE):
-        return open_probe(spec, training, seed, **placing)
+        return open_probe(spec, training, seed, how)
     if spec == "constant":
         return ConstantJudge.fitted_to(training)
     if spec == "text":

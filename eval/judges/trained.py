@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,20 +15,10 @@ from ...data_modules.schema import Pair
 from ...models.calibration import Calibration, uncalibrated
 from ...models.disk_store import DiskStore
 from ...models.scoring import Predictor, load_to_score
-from ...models.settings import Quantization
 from ...models.weight_files import weights_hash
 from ...scorer import Scorer
+from ..measurement import Loading
 from . import ABSTAINED, INTERVAL_COLUMNS, OK, WINDOWS, score_table
-
-
-class Placing(TypedDict, total=False):
-    """Where and how a backbone is loaded; see `Scorer.from_pretrained`."""
-
-    device: str | None
-    backbone: str | None
-    quantization: Quantization | None
-    cache: str | Path | None
-    windows: bool
 
 
 class TrainedJudge:
@@ -63,12 +53,12 @@ class TrainedJudge:
         self.identity = [weights, *recorded, settings.quantization, predictor.long_clips, *norm]
 
     @classmethod
-    def load(cls, folder: Path, **placing: Unpack[Placing]):
+    def load(cls, folder: Path, how: Loading | None = None):
         """Read a judge folder, a run folder or a checkpoint; see `load_to_score` for errors."""
-        loaded = load_to_score(folder, placing.get("backbone"), placing.get("device"), placing.get("quantization"))
-        store = None if (cache := placing.get("cache")) is None else DiskStore(Path(cache))
-        windows = placing.get("windows", True)
-        predictor = Predictor(loaded.judge, store=store, windows=windows)
+        how = how or Loading()
+        loaded = load_to_score(folder, how.backbone, how.device, how.quantization)
+        store = None if how.cache is None else DiskStore(Path(how.cache))
+        predictor = Predictor(loaded.judge, store=store, windows=how.windows)
         return cls(folder.resolve().name, loaded.description, predictor, loaded.calibration)
 
     @classmethod

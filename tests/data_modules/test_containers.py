@@ -16,6 +16,8 @@ from empathy_judge.data_modules.errors import AudioError
 COUNT = 24_000
 RATE = 24_000
 PCM = np.round(0.3 * 32_767 * np.sin(np.arange(COUNT) / 20)).astype("<i2")
+TAG = b"TAG" + bytes(125)
+ID3 = b"ID3\x03\x00\x00\x00\x00\x00\x0a" + bytes(10)
 CHUNKS = b"LIST" + struct.pack("<I", 5) + b"INFO\0\0" + b"id3 " + struct.pack("<I", 4) + b"ID3\3"
 
 
@@ -26,9 +28,9 @@ def wav(data_bytes: int, riff_bytes: int | None = None, samples: bytes = PCM.tob
     return b"RIFF" + struct.pack("<I", riff) + b"WAVEfmt " + form + b"data" + struct.pack("<I", data_bytes) + samples
 
 
-def stored(kind: str) -> bytes:
+def stored(kind: str, codec: str = "PCM_16", samples: np.ndarray = PCM, rate: int = RATE, **how: str) -> bytes:
     file = io.BytesIO()
-    soundfile.write(file, PCM, RATE, "PCM_16", format=kind)
+    soundfile.write(file, samples, rate, codec, format=kind, **how)
     return file.getvalue()
 
 
@@ -62,7 +64,7 @@ def check_cut(data: bytes) -> None:
 def test_sizes_that_streaming_programs_declare_are_no_cut(tmp_path, declared):
     data = wav(declared)
     check_whole(data)
-    check_whole(b"ID3\x03\x00\x00\x00\x00\x00\x0a" + bytes(10) + data)
+    check_whole(ID3 + data)
     (tmp_path / "a.wav").write_bytes(data)
     np.testing.assert_array_equal(decode(tmp_path / "a.wav", RATE), PCM / np.float32(32_768))
 
@@ -140,10 +142,6 @@ def test_other_formats_that_were_joined_or_cut(tmp_path, kind):
         load_clip(tmp_path / "joined")
 
 
-TAG = b"TAG" + bytes(125)
-ID3 = b"ID3\x03\x00\x00\x00\x00\x00\x0a" + bytes(10)
-
-
 @pytest.mark.parametrize("kind", ["WAV", "AU", "AIFF", "CAF", "W64", "RF64"])
 def test_tags_and_zeros_around_the_samples_are_no_samples(tmp_path, kind):
     data = stored(kind)
@@ -158,7 +156,13 @@ def test_tags_and_zeros_around_the_samples_are_no_samples(tmp_path, kind):
         load_clip(data + noise)
 
 
-def test_chunks_of_other_formats_are_no_samples():
+def test_a_header_that_says_less_than_there_is():
+    with pytest.raises(AudioError, match="40000 bytes follow the samples that the header declares"):
+        load_clip(wav(8_000))
+
+
+def test_long_chunks_are_no_samples():
+    check_whole(stored("WAV") + b"LIST" + struct.pack("<I", 4_000) + b"INFO" + bytes(3_996))
     check_whole(stored("AIFF") + b"ANNO" + struct.pack(">I", 1_000) + b"x" * 1_000)
     check_whole(stored("CAF") + b"uuid" + struct.pack(">q", 1_000) + b"x" * 1_000)
     own = bytes.fromhex("f3acd3118cd100c04f8edb8a")
@@ -167,9 +171,7 @@ def test_chunks_of_other_formats_are_no_samples():
 
 @pytest.mark.parametrize(("kind", "endian"), [("WAV", "BIG"), ("AU", "LITTLE")])
 def test_files_of_the_other_byte_order(kind, endian):
-    file = io.BytesIO()
-    soundfile.write(file, PCM, RATE, "PCM_16", endian=endian, format=kind)
-    data = file.getvalue()
+    data = stored(kind, endian=endian)
     assert data[:4] in (b"RIFX", b"dns.")
     at = data.index(b"data") + 4 if kind == "WAV" else 8
     for whole in (data, ID3 + data, data + TAG, patched(data, [(at, b"\xff" * 4)])):
@@ -205,9 +207,7 @@ def test_a_size_of_the_file_that_counts_its_first_bytes_is_no_cut(kind):
 
 def without_sizes(kind: str, codec: str, channels: int) -> bytes:
     """A file as a program writes it that cannot go back to the header, of a whole number of blocks."""
-    file = io.BytesIO()
-    soundfile.write(file, np.stack([PCM[:16_192] / 32_768] * channels, axis=1), RATE, codec, format=kind)
-    data = file.getvalue()
+    data = stored(kind, codec, np.stack([PCM[:16_192] / 32_768] * channels, axis=1))
     place, form = {"AIFF": (b"SSND", ">I"), "AU": (b".snd", ">I"), "WAV": (b"data", "<I")}[kind]
     at = data.index(place) + (8 if kind == "AU" else 4)
     size = {"AIFF": 0, "AU": 0xFFFFFFFF, "WAV": 0xFFFFFFFF}[kind]
@@ -236,9 +236,7 @@ def test_what_ends_within_a_sample_was_cut(kind, codec, channels, block):
 @pytest.mark.parametrize(("codec", "channels"), [("MS_ADPCM", 1), ("IMA_ADPCM", 2)])
 @pytest.mark.parametrize("count", [16_192, 16_193, 20_000])
 def test_what_fills_the_last_block_of_adpcm_is_no_recording(codec, channels, count):
-    file = io.BytesIO()
-    soundfile.write(file, np.stack([PCM[:count] / 32_768] * channels, axis=1), RATE, codec, format="WAV")
-    data = file.getvalue()
+    data = stored("WAV", codec, np.stack([PCM[:count] / 32_768] * channels, axis=1))
     at = data.index(b"fact") + 8
     frames = soundfile.info(io.BytesIO(data)).frames
     block = int.from_bytes(data[38:40], "little")
@@ -280,10 +278,8 @@ def test_samples_in_wider_containers_are_not_read_as_noise(bits, width, channels
 @pytest.mark.parametrize("blocks", [74, 75])
 def test_nothing_behind_the_last_block_is_decoded(kind, codec, block, samples, blocks):
     """libsndfile 1.2.2 decodes the byte behind an odd number of blocks, and what stands behind samples, as noise."""
-    file = io.BytesIO()
     values = 0.3 * np.sin(np.arange(blocks * samples) / 20)
-    soundfile.write(file, values, 8_000, codec, format=kind)
-    data = file.getvalue()
+    data = stored(kind, codec, values, 8_000)
     whole = load_clip(data).samples
     assert len(whole) == len(values)
     np.testing.assert_array_equal(whole, soundfile.read(io.BytesIO(data), dtype="float32")[0][: len(values)])
@@ -294,9 +290,7 @@ def test_nothing_behind_the_last_block_is_decoded(kind, codec, block, samples, b
 
 
 def test_gsm_of_unknown_size_ends_with_its_last_block():
-    file = io.BytesIO()
-    soundfile.write(file, PCM, 8_000, "GSM610", format="WAV")
-    data = file.getvalue()
+    data = stored("WAV", "GSM610", rate=8_000)
     at = data.index(b"data") + 4
     for size in (b"\0" * 4, b"\xff" * 4, struct.pack("<I", 75 * 65 + 1)):
         np.testing.assert_array_equal(load_clip(patched(data, [(at, size)])).samples, load_clip(data).samples)
@@ -309,13 +303,12 @@ def test_streams_one_after_the_other_are_refused_whatever_their_sizes(declared):
     """Each inner header would be heard as 22 samples, a second recording at the rate of the first."""
     first = wav(declared)
     for other in (first, wav(declared, rate=8_000), wav(2 * COUNT), first * 3):
-        for start in (b"", b"ID3\x03\x00\x00\x00\x00\x00\x0a" + bytes(10)):
+        for start in (b"", ID3):
             with pytest.raises(AudioError, match="the file holds several recordings one after the other; expected"):
                 load_clip(start + first + other)
 
 
-def test_a_second_header_is_found_across_blocks(monkeypatch):
-    monkeypatch.setattr(containers, "_BLOCK_BYTES", 64)
+def test_a_second_header_is_found_at_any_place():
     whole = wav(0xFFFFFFFF)
     for length in range(200, 270):
         with pytest.raises(AudioError, match="several recordings"):
@@ -353,3 +346,11 @@ def test_the_rule_for_round_numbers():
 def test_clips_in_memory_are_not_touched():
     clip = Clip(PCM / np.float32(32_768), RATE)
     assert load_clip(clip).samples is clip.samples
+
+
+def test_a_file_that_steps_back_beyond_its_beginning_says_one_line(capfd):
+    whole = stored("AIFF", "FLOAT", PCM / 32_768)
+    for length in range(12, 100):
+        with pytest.raises(AudioError):
+            load_clip(whole[:length])
+    assert capfd.readouterr().err == ""

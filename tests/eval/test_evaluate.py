@@ -303,9 +303,7 @@ def test_what_a_user_can_mend_is_a_user_error(make_dataset, make_tone_judge):
     "measure", [typed_evaluate, lambda judge, *rest, **options: compare([judge], *rest, **options)]
 )
 def test_a_misspelt_argument_is_refused(measure, make_dataset, make_tone_judge):
-    with pytest.raises(
-        TypeError, match=r"unexpected argument 'devise'; expected answers, backbone, budget, cache, device"
-    ):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'devise'"):
         measure(make_tone_judge(), make_dataset(), devise="cpu")
 
 

@@ -1,23 +1,4 @@
-"""Imports what speech models answered to EchoMind (https://github.com/hlt-cuhksz/EchoMind): pairs without ratings.
-
-PATH is the folder with the scripts and the answers, its zip archives unpacked::
-
-    data_{synthesis|human}/script_info_{synthesis|human}.json   and, beside it, audio/
-    output_{synthesis|human}/response_output/MODEL/SYSTEM_PROMPT/MODEL_SYSTEM_PROMPT_output_responses.json
-                                             and, beside it, FOLDER/CASE_MODEL_response_{target|neutral|alternative}.wav
-
-at any depth (in the repository, below ``dataset/`` and ``output/``).
-
-A script is spoken in up to three voices (target, neutral, alternative), and each model answers each. All answers to one
-script, in every voice and of both recordings, are one group. ``system_id`` is ``MODEL/SYSTEM_PROMPT``; ``setting`` is
-the voice. Tags: ``cue``, its class ``cue_class`` (speaker, paralinguistic, environment) and ``recording`` (synthesis,
-human). The cue must be one of the 45 strings of EchoMind's code, exactly; another one is skipped. A speaker cue (male,
-child, ...) has no neutral voice.
-
-Nobody rated these answers. The card holds the scale of EchoMind's vocal empathy score, 1 to 5.
-
-The layout is what EchoMind's programs read and write; nobody has held this importer against the true download yet.
-"""
+"""EchoMind: what models answered to its scripts, in up to three voices of each of two recordings."""
 
 from __future__ import annotations
 
@@ -29,37 +10,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...errors import DataError, shown
-from ...ratings import Dimension
-from ...schema import DatasetCard
 from ...tables import plain_text, read_records, text_of
 from ..assemble import Imported
 from ..clips import ClipCell, folder_files
 from ..collector import Collector
+from .mapping import CorpusMapping
 
-EXAMPLE = "echomind EchoMind --recordings synthesis --out data"
+MAPPING = CorpusMapping.of(__file__)
+__doc__, EXAMPLE = MAPPING.help, MAPPING.example
 
-DIMENSION = Dimension("vocal_empathy", 1, 5, 1)
 VOICES = ("target", "neutral", "alternative")
-CUES = {
-    "speaker": ("male", "female", "child", "adult", "elderly"),
-    "paralinguistic": (
-        "Hoarse voice", "vocal fatigue", "breathless sound / gasping sound / heavy breathing sound", "sobbing sound",
-        *(f"{e}-toned expressive voice" for e in ("happy", "sad", "surprise", "angry", "fear", "disgust")),
-        "shout", "whisper", "fast speaking pace", "slow speaking pace", "cough voice", "sigh sound", "laughter sound",
-        "yawn sound", "moan sound",
-    ),
-    "environment": tuple(
-        f"sound of {sound}"
-        for sound in (
-            "wind blowing", "thunderstorm and thunder", "raining", "driving a car", "subway", "sea waves",
-            "playing basketball", "applause from a crowd", "crowd cheering", "crowd's chatter", "children playing",
-            "children speaking", "dog(s) barking", "alarm clock ringing", "ringtone", "happy music", "funny music",
-            "sad music", "exciting music", "angry music", "vehicle honking",
-        )
-    ),
-}  # fmt: skip
-"""Class -> the strings that ``spoken_info`` can be."""
-_CLASS_OF = {cue: name for name, cues in CUES.items() for cue in cues}
+_CLASS_OF = {cue: name for name, cues in MAPPING.names.items() for cue in cues}
 _ANSWERS = re.compile(
     r"(?P<folder>(?:.*/)?output_(?P<recording>synthesis|human)/response_output/(?P<model>[^/]+)/(?P<prompt>[^/]+)/)"
     r"(?P=model)_(?P=prompt)_output_responses\.json"
@@ -96,7 +57,7 @@ def read(path: Path, options: Options) -> Imported:
         for case, script in scripts.items():
             where, answers = answered.get(case, ("", {}))
             for voice in VOICES:
-                if voice == "neutral" and script.get("spoken_info") in CUES["speaker"]:
+                if voice == "neutral" and script.get("spoken_info") in MAPPING.names["speaker"]:
                     continue
                 answer = _object(answers, voice)
                 if "file" not in answer:
@@ -116,14 +77,7 @@ def read(path: Path, options: Options) -> Imported:
         )
     notes = ["Nobody rated these answers."]
     notes += [f"{system} was not run on {count} recordings." for system, count in sorted(unanswered.items())]
-    card = DatasetCard(
-        name="",
-        dimensions=(DIMENSION,),
-        source="EchoMind (https://github.com/hlt-cuhksz/EchoMind, arXiv 2510.22758)",
-        licence="recordings and scripts CC BY-NC-SA 4.0 (unverified); answers: unknown",
-        description=" ".join(notes),
-    )
-    return collector.imported(card, rows)
+    return collector.imported(MAPPING.card(" ".join(notes)), rows)
 
 
 def _scripts(folder: Path, files: Mapping[str, Path], recording: str) -> tuple[str, dict[str, Mapping[str, Any]]]:

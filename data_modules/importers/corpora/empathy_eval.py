@@ -1,28 +1,4 @@
-"""Imports EmpathyEval of the AEQ-Bench team (Hugging Face ``gracehuggingface/EmpathyEval``, HumOmni-2026 track 1).
-
-PATH is the folder of the download with its zip archives unpacked, each into a folder of its name, or one of these.
-
-Training (``--part training``)
-    ``empatheticDialogue_t_multi-context`` (one text, two contexts) and
-    ``empatheticDialogue_n_multi-emotion`` (one text, many tones), each with ``response_audio/`` and
-    ``user_audio/``, and beside each its ``_flat.jsonl``. Two responses stand against each other; which one is
-    right says the file name. It becomes a preference and a rating of 0 or 1 by a rater called
-    ``how_the_audio_was_made``, because no person rated: the card says synthetic. Groups are dialogues, across
-    both sets.
-
-Tests (``--part phase1``, ``--part phase2``)
-    ``phase1-test_multi-context_gigaspeech`` and the like with ``phase1-test_gigaspeech_release.json`` in or
-    beside them. Answers are hidden: pairs without ratings.
-
-What a judge must not know is gone after the import: ids are hashes of content, rows are ordered by them, and neither
-label nor option letter stands in any name. Responses that stand against each other are skipped together, where one is
-unusable, and listed as one.
-
-A large share of the label is how natural a response sounds, not how well it fits: a model that hears the response
-alone reached 83% (an entrant's figure). The response-only check of ``evaluate`` tells how much that is.
-
-The layout is what entrants' programs read; nobody has held this importer against the true download yet.
-"""
+"""EmpathyEval: which of two responses was made well becomes a preference; no name tells it after the import."""
 
 from __future__ import annotations
 
@@ -37,24 +13,23 @@ from typing import Any, Literal, NamedTuple
 from ...audio import decode, probe
 from ...errors import AudioError, DataError, UserError, counted, shown
 from ...parallel import map_threads
-from ...ratings import Dimension
-from ...schema import DatasetCard
 from ...tables import read_records, text_of
 from ..assemble import Imported, Skipped
 from ..clips import ClipCell, folder_files, read_clip
 from ..collector import Collector
+from .mapping import CorpusMapping
 
-EXAMPLE = "empathy-eval EmpathyEval --part training --out data"
+MAPPING = CorpusMapping.of(__file__)
+__doc__, EXAMPLE = MAPPING.help, MAPPING.example
 
-DIMENSION = Dimension("vocal_empathy", 0, 1, 1)
+(_SCALE,) = MAPPING.scales
 RATER = "how_the_audio_was_made"
 CONTEXT, TONE = "context_variant", "tone_variant"
-Part = Literal["training", "phase1", "phase2"]
 _GOOD, _BAD = "goodPara", "badPara"
 
 
-class _Set(NamedTuple):
-    """One archive of the release, unpacked. `source`: the corpus of a test, None = training."""
+class _Archive(NamedTuple):
+    """One archive of the release. `source`: the corpus of a test, None = training."""
 
     name: str
     part: str
@@ -62,19 +37,7 @@ class _Set(NamedTuple):
     source: str | None = None
 
 
-_SETS = (
-    _Set("empatheticDialogue_t_multi-context", "training", CONTEXT),
-    _Set("empatheticDialogue_n_multi-emotion", "training", TONE),
-    *(
-        _Set(f"{phase}-test_multi-{kind}_{source}", phase, setting, source)
-        for phase in ("phase1", "phase2")
-        for kind, source, setting in (
-            ("context", "gigaspeech", CONTEXT),
-            ("context", "meld", CONTEXT),
-            ("emotion", "emovdb", TONE),
-        )
-    ),
-)
+_ARCHIVES = [_Archive(*archive) for archive in MAPPING.names["archives"]]
 _RESPONSE = {
     CONTEXT: re.compile(rf"(?P<prefix>.+)_(?P<variant>[12])_(?P<label>{_GOOD}|{_BAD})\.wav"),
     TONE: re.compile(rf"(?P<prefix>.+)_(?P<variant>[a-z]+)_(?P<label>{_GOOD}|{_BAD})\.wav"),
@@ -91,10 +54,10 @@ _QUESTION = {
 
 
 class _Contest(NamedTuple):
-    """Responses to one user turn that stand against each other."""
+    """Responses to one user turn that stand against each other. `where` and `key` tell neither label nor option."""
 
-    where: str  # for messages and the list of what was skipped; tells neither label nor option
-    key: Sequence[str]  # identifies the contest among all; tells neither label nor option either
+    where: str  # for messages and the list of what was skipped
+    key: Sequence[str]  # identifies the contest among all
     columns: Mapping[str, str | None]  # of its pairs, without ids and clips
     user: Path  # the user turn
     responses: Sequence[Path]  # two or more; in training the better one first
@@ -108,80 +71,68 @@ class Options:
         part: of the whole download: training by default; a folder of one archive says by its name what it is
     """
 
-    part: Part | None = None
+    part: Literal["training", "phase1", "phase2"] | None = None
 
 
 def read(path: Path, options: Options) -> Imported:
     """Reads one part of the release. Responses are decoded, to name pairs by their content."""
-    folder, sets = _sets_at(path, options.part)
-    labelled = sets[0][0].source is None
+    folder, archives = _archives_at(path.absolute(), options.part)
     collector = Collector()
     contests: list[_Contest] = []
-    notes = [f"Read: {', '.join(archive.name for archive, _ in sets)}."]
-    for archive, unpacked in sets:
-        contests += (
-            _training(archive, unpacked, folder, collector, notes)
-            if labelled
-            else _test(archive, unpacked, folder, collector)
-        )
+    notes = [f"Read: {', '.join(archive.name for archive in archives)}."]
+    for archive in archives:
+        inner = folder / archive.name / archive.name  # an archive may have one folder of its own name in it
+        unpacked = inner if inner.is_dir() else inner.parent
+        if archive.source is None:
+            contests += _training(archive, unpacked, folder, collector, notes)
+        else:
+            contests += _test(archive, archive.source, unpacked, folder, collector)
+    is_labelled = archives[0].source is None
     rows, labels = _blind_pairs(contests, collector)
-    if labelled:
+    if is_labelled:
         for better, worse in labels:
-            collector.add_preference(better, worse, RATER, DIMENSION.name, 1.0, "")
+            collector.add_preference(better, worse, RATER, _SCALE.name, 1.0, "")
         for pair_id, score in sorted((pair_id, 1.0 - n) for pair in labels for n, pair_id in enumerate(pair)):
-            collector.add_rating(pair_id, RATER, DIMENSION.name, score, "", DIMENSION)
+            collector.add_rating(pair_id, RATER, _SCALE.name, score, "", _SCALE)
         notes.append("Ratings and preferences tell how the audio was made; no person rated.")
-    card = DatasetCard(
-        name="",
-        dimensions=(DIMENSION,),
-        source="EmpathyEval of the AEQ-Bench team (Hugging Face gracehuggingface/EmpathyEval)",
-        licence="not stated by the source",
-        synthetic=True,
-        description=" ".join(notes),
-    )
-    return collector.imported(card, rows, rated=labelled, compared=labelled)
+    return collector.imported(MAPPING.card(" ".join(notes)), rows, rated=is_labelled, compared=is_labelled)
 
 
-def _sets_at(path: Path, part: str | None) -> tuple[Path, list[tuple[_Set, Path]]]:
-    """The folder of the release and those of its archives that are there and wanted."""
-    path = path.absolute()
-    for archive in _SETS:
+def _archives_at(path: Path, part: str | None) -> tuple[Path, list[_Archive]]:
+    """The folder of the release, and the archives that are there and wanted."""
+    for archive in _ARCHIVES:
         if archive.name == path.name:
             if part not in (None, archive.part):
                 raise UserError(f"{path}: --part {part}: this folder belongs to {archive.part}")
-            return path.parent, [(archive, _unwrapped(path))]
-    archives = [archive for archive in _SETS if archive.part == (part or "training")]
-    sets = [(archive, _unwrapped(path / archive.name)) for archive in archives if (path / archive.name).is_dir()]
-    if not sets:
+            return path.parent, [archive]
+    part = part or "training"
+    archives = [archive for archive in _ARCHIVES if archive.part == part]
+    present = [archive for archive in archives if (path / archive.name).is_dir()]
+    if not present:
         names = ", ".join(archive.name for archive in archives)
-        raise DataError(f"{path}: holds nothing of --part {part or 'training'}; expected {names}, unpacked")
-    return path, sets
+        raise DataError(f"{path}: holds nothing of --part {part}; expected {names}, unpacked")
+    return path, present
 
 
-def _unwrapped(folder: Path) -> Path:
-    """An archive may have one folder of its own name in it."""
-    return inner if (inner := folder / folder.name).is_dir() else folder
-
-
-def _training(own: _Set, place: Path, folder: Path, found: Collector, notes: list[str]) -> list[_Contest]:
+def _training(archive: _Archive, place: Path, folder: Path, found: Collector, notes: list[str]) -> list[_Contest]:
     """The contests of a labelled archive, in the order of their names."""
-    files = folder_files(place)
     texts: dict[str, Mapping[str, Any]] = {}
     problems: dict[str, str] = {}  # why the row of an id cannot be used
-    for row in read_records(folder / f"{own.name}_flat.jsonl"):
+    for row in read_records(folder / f"{archive.name}_flat.jsonl"):
         prefix = row.values.get("id")
         if not isinstance(prefix, str):
             raise row.error("id", "text")
         if texts.setdefault(prefix, row.values) != row.values:
             problems[prefix] = f"{row.place('id')}: an earlier row with this id says something else"
+    files = folder_files(place)
     parents = {name.rpartition("/")[0] for name in files}
     roots = [root.removesuffix("response_audio") for root in parents if f"/{root}".endswith("/response_audio")]
     if len(roots) != 1:
         raise DataError(f"{place}: {len(roots)} folders called response_audio; expected one, with wav files")
-    pattern = _RESPONSE[own.setting]
-    responses, misnamed = _clips(files, f"{roots[0]}response_audio", pattern)
-    users, _ = _clips(files, f"{roots[0]}user_audio", _USER[own.setting])
-    found.skipped += [Skipped(f"{place}/{name}", f"the name has not the form {pattern.pattern}") for name in misnamed]
+    form = _RESPONSE[archive.setting]
+    responses, misnamed = _clips(files, f"{roots[0]}response_audio", form)
+    users, _ = _clips(files, f"{roots[0]}user_audio", _USER[archive.setting])
+    found.skipped += [Skipped(f"{place}/{name}", f"the name has not the form {form.pattern}") for name in misnamed]
     contests = []
     for (prefix, variant), by_label in responses.items():
         where = f"{place}, responses {prefix}_{variant}"
@@ -189,40 +140,37 @@ def _training(own: _Set, place: Path, folder: Path, found: Collector, notes: lis
             if len(by_label) < 2:
                 raise DataError("only one of the two responses is there")
             if prefix not in texts or prefix in problems:
-                raise DataError(problems.get(prefix, f"{own.name}_flat.jsonl has no row with this id"))
-            text_row, user_clips = texts[prefix], users.get((prefix, variant), {})
-            user = user_clips.get(text_of(text_row.get("emotion")) or "neutral")
+                raise DataError(problems.get(prefix, f"{archive.name}_flat.jsonl has no row with this id"))
+            text, user_clips = texts[prefix], users.get((prefix, variant), {})
+            user = user_clips.get(text_of(text.get("emotion")) or "neutral")
             if user is None:  # where none has the emotion that the table says, the only one that is there counts
                 if len(user_clips) != 1:
                     raise DataError(f"{len(user_clips)} clips in user_audio can be the user's turn; expected one")
                 (user,) = user_clips.values()
-            columns = {"group_id": prefix, "setting": own.setting, "language": "en"}
-            columns |= {
-                "context_text": text_of(text_row.get("text")),
-                **_words(text_row.get("contexts"), own.setting, variant),
-            }
+            columns = {"group_id": prefix, "setting": archive.setting, "language": "en"}
+            columns |= {"context_text": text_of(text.get("text"))} | _words(
+                text.get("contexts"), archive.setting, variant
+            )
             both = [by_label[_GOOD], by_label[_BAD]]
-            contests.append(_Contest(where, (own.name, prefix, variant), columns, user, both))
+            contests.append(_Contest(where, (archive.name, prefix, variant), columns, user, both))
     incomplete = len(texts.keys() - {contest.columns["group_id"] for contest in contests})
     if incomplete:
-        those = counted(incomplete, f"text of {own.name} has", f"texts of {own.name} have")
+        those = counted(incomplete, f"text of {archive.name} has", f"texts of {archive.name} have")
         notes.append(f"{those} no complete pair of responses.")
     return contests
 
 
 def _clips(
-    files: Mapping[str, Path], folder: str, pattern: re.Pattern[str]
+    files: Mapping[str, Path], folder: str, form: re.Pattern[str]
 ) -> tuple[dict[tuple[str, str], dict[str, Path]], list[str]]:
     """(Prefix, variant) -> label in the name -> clip; and the names that do not fit."""
     clips: dict[tuple[str, str], dict[str, Path]] = {}
     misnamed = []
     for path, file in files.items():
         parent, _, name = path.rpartition("/")
-        if parent != folder:
-            continue
-        if match := pattern.fullmatch(name):
+        if match := form.fullmatch(name) if parent == folder else None:
             clips.setdefault((match["prefix"], match["variant"]), {})[match["label"]] = file
-        else:
+        elif parent == folder:
             misnamed.append(path)
     return clips, misnamed
 
@@ -241,52 +189,41 @@ def _words(contexts: Any, setting: str, variant: str) -> dict[str, str | None]:
     return {"situation": situation, "response_text": text_of(context.get("response"))}
 
 
-def _test(own: _Set, place: Path, folder: Path, found: Collector) -> list[_Contest]:
+def _test(archive: _Archive, source: str, place: Path, folder: Path, found: Collector) -> list[_Contest]:
     """The contests of an unlabelled archive, in the order of their table, which lies in the archive or beside it."""
-    files, name = folder_files(place), f"{own.part}-test_{own.source}_release.json"
+    files, name = folder_files(place), f"{archive.part}-test_{source}_release.json"
     inside = [path for path in files if f"/{path}".endswith(f"/{name}")]
     if len(inside) > 1 or not (inside or (folder / name).is_file()):
         raise DataError(f"{place}: {len(inside)} files {name} in it; expected one, in it or beside it")
     base = inside[0].removesuffix(name) if inside else ""
-    pattern = _QUESTION[str(own.source)]
-    seen: set[str] = set()
+    form, seen = _QUESTION[source], set[str]()
     contests = []
     for record in read_records(files[inside[0]] if inside else folder / name):
         row = record.values
         column = "data_index" if "data_index" in row else "question_id"
         where, question = record.place(column), row.get(column)
         with found.skipping(where):
-            match = pattern.fullmatch(question) if isinstance(question, str) else None
+            match = form.fullmatch(question) if isinstance(question, str) else None
             if match is None or match[0] in seen:
-                raise record.error(column, f"the form {pattern.pattern}, each once")
+                raise record.error(column, f"the form {form.pattern}, each once")
             seen.add(match[0])
-            columns = {
-                "group_id": f"{own.source}_{match[1]}",
-                "setting": own.setting,
-                "language": "en",
-                "situation": text_of(row.get("context")),
-                "context_text": text_of(row.get("utterance")),
-                "response_text": text_of(row.get("response")),
-            }
-            if columns["situation"] is None and own.setting == CONTEXT:
+            columns = {"group_id": f"{source}_{match[1]}", "setting": archive.setting, "language": "en"}
+            theirs = {"situation": "context", "context_text": "utterance", "response_text": "response"}
+            columns |= {ours: text_of(row.get(their)) for ours, their in theirs.items()}
+            if columns["situation"] is None and archive.setting == CONTEXT:
                 raise DataError("no text in 'context'")
-            user, *options = _released_clips(row, place, files, base)
-            contests.append(_Contest(where, (own.name, match[0]), columns, user, options))
+            options = row.get("options")
+            if not isinstance(options, dict) or len(options) < 2:
+                raise DataError(f"options {shown(options)}; expected two or more clips")
+            clips: list[Any] = []
+            for path in (row.get("utterance_audio"), *options.values()):
+                # A path that leaves the folder is none of its files
+                clips.append(files.get(base + PurePosixPath(path).as_posix()) if isinstance(path, str) else None)
+                if clips[-1] is None:
+                    raise DataError(f"no such file in {place}: {shown(path)}")
+            user, *responses = clips
+            contests.append(_Contest(where, (archive.name, match[0]), columns, user, responses))
     return contests
-
-
-def _released_clips(row: Mapping[str, Any], place: Path, files: Mapping[str, Path], base: str) -> list[Path]:
-    """The user turn, then the options. A path that leaves the folder is none of its files."""
-    options = row.get("options")
-    if not isinstance(options, dict) or len(options) < 2:
-        raise DataError(f"options {shown(options)}; expected two or more clips")
-    clips = []
-    for name in (row.get("utterance_audio"), *options.values()):
-        file = files.get(base + PurePosixPath(name).as_posix()) if isinstance(name, str) else None
-        if file is None:
-            raise DataError(f"no such file in {place}: {shown(name)}")
-        clips.append(file)
-    return clips
 
 
 def _blind_pairs(contests: Sequence[_Contest], found: Collector) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:

@@ -34,6 +34,7 @@ class CorpusMapping:
         name: Of the dataset.
         source: Where the corpus comes from.
         licence: Its terms of use.
+        synthetic: True where its ratings were not given by people.
         dimensions: Name -> lowest score, highest score and, where there are steps, the step.
         files: Patterns of the files that hold the rows.
         fields: Columns of each file; one that is in no row means another layout.
@@ -44,6 +45,7 @@ class CorpusMapping:
         groups: What the pairs of one group have in common: a template, ``clip`` with our column of audio, or ``text``
             with our column of text.
         answers: What a rater can answer who compares two responses -> number of the better one, and the strength.
+        names: Names that only the module of the corpus reads.
     """
 
     help: str
@@ -52,13 +54,15 @@ class CorpusMapping:
     source: str
     licence: str
     dimensions: Mapping[str, Sequence[float]]
-    files: Sequence[str]
-    fields: Sequence[str]
-    columns: Mapping[str, Any]
+    synthetic: bool = False
+    files: Sequence[str] = ()
+    fields: Sequence[str] = ()
+    columns: Mapping[str, Any] = field(default_factory=dict)
     responses: Sequence[Mapping[str, Any]] = ({},)
     other_audio: Sequence[str] = ()
     groups: Sequence[str] = ()
     answers: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    names: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, module: str) -> CorpusMapping:
@@ -80,7 +84,7 @@ class CorpusMapping:
     def card(self, description: str, dimensions: Iterable[Dimension] | None = None) -> DatasetCard:
         """The card; `dimensions` if they are not all that the corpus can have."""
         scales = tuple(self.scales if dimensions is None else dimensions)
-        return DatasetCard(self.name, scales, self.source, self.licence, description=description)
+        return DatasetCard(self.name, scales, self.source, self.licence, self.synthetic, description)
 
 
 class CorpusReader:

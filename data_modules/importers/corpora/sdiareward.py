@@ -1,19 +1,4 @@
-"""Imports SDiaReward: spoken dialogues, each with a copy that was made worse (arXiv 2603.14889).
-
-PATH is a JSON, JSONL or Parquet file of ``MYJOKERML/SDiaReward``, or a folder with such files. The layout is that
-of the publishers' README; the files were not opened, and the audio is sent on request only: look at the first
-import closely. Each row has ``chosen`` and ``rejected``, both a chat: a list of ``{"role": "user"|"assistant",
-"content": [{"type": "text", "text": ...}, {"type": "audio", "audio": PATH}]}``. --audio names the folder that the
-paths are relative to; what all paths of a file begin with may be missing there.
-
-The response is the last turn, which must be the assistant's and hold one clip; the clips of the turns before it are
-the context. Texts are transcripts. A ``system`` turn is an instruction and no part of the dialogue: it is left
-out. A turn of text only stands in the transcript alone. The description counts both.
-
-Which of two is better follows from how they were made (speech of people against synthetic speech, spoken against
-written style), not from raters: the dataset is marked synthetic, and the rater is ``construction``. Rows that share
-a clip, a response or the words of a context are one group.
-"""
+"""SDiaReward: two chats in each row become a context with roles, a response and a preference."""
 
 from __future__ import annotations
 
@@ -23,20 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DataError, bad_value, counted
-from ...ratings import Dimension
-from ...schema import DatasetCard
 from ...tables import TableRow
+from .. import AudioRoot
 from ..assemble import Imported
 from ..clips import AudioFolder
 from ..collector import Collector, source_rows
-from ..options import AudioRoot
 from ..preferences import Message, read_message
+from .mapping import CorpusMapping
 
-EXAMPLE = "sdiareward SDiaReward --audio audio --out data"
+MAPPING = CorpusMapping.of(__file__)
+__doc__, EXAMPLE = MAPPING.help, MAPPING.example
 
-DIMENSION = "dialogue_quality"
 RATER = "construction"
-_FIELDS = ("chosen", "rejected")
+_FIELDS = MAPPING.fields
 _ROLES = ("user", "assistant", "system")
 _TURN = '{"role": "user" or "assistant", "content": a list of {"type": "text", "text"} and {"type": "audio", "audio"}}'
 
@@ -58,7 +42,7 @@ def read(path: Path, options: Options) -> Imported:
     system_turns = without_clip = 0
     for row, folder in source_rows(
         path,
-        ["*.json", "*.jsonl", "*.parquet"],
+        MAPPING.files,
         _FIELDS,
         lambda row: (value for field in _FIELDS for value in _audio_values(row.values.get(field))),
         options.audio,
@@ -73,17 +57,12 @@ def read(path: Path, options: Options) -> Imported:
             # Not the chosen one first: its place in the dataset would tell it.
             order = sorted((0, 1), key=lambda index, pairs=pairs: collector.digest(pairs[index]["response_audio"]))
             ids = {index: collector.add_pair(pairs[index], links) for index in order}
-            collector.add_preference(ids[0], ids[1], RATER, DIMENSION, 1.0, row.place("rejected"))
+            collector.add_preference(ids[0], ids[1], RATER, "dialogue_quality", 1.0, row.place("rejected"))
             system_turns += sum(turn.role == "system" for turns in chats for turn in turns)
             without_clip += sum(not turn.clips for turns in spoken for turn in turns[:-1])
-    card = DatasetCard(
-        "SDiaReward",
-        (Dimension(DIMENSION, 0, 1),),  # nobody gave scores: the scale is a form
-        "https://huggingface.co/datasets/MYJOKERML/SDiaReward (arXiv 2603.14889)",
-        "unknown",
-        synthetic=True,
-        description="Preferences without scores; they follow from how the dialogues were made, no rater gave them. "
-        f"Left out: {counted(system_turns, 'system turn')}. Context turns without a clip: {without_clip}.",
+    card = MAPPING.card(
+        "Preferences without scores; they follow from how the dialogues were made, no rater gave them. "
+        f"Left out: {counted(system_turns, 'system turn')}. Context turns without a clip: {without_clip}."
     )
     return collector.imported(card, compared=True)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from ...errors import DataError, counted, shown
 from ...tables import TableRow
+from .. import NoOptions
 from ..assemble import Imported
 from ..clips import AudioFolder
-from ..options import NoOptions
 from .mapping import CorpusMapping, CorpusReader
 
 MAPPING = CorpusMapping.of(__file__)

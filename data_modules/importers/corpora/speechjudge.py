@@ -8,9 +8,9 @@ from typing import Any
 
 from ...errors import AudioError, DataError, bad_value, shown
 from ...tables import TableRow, plain_text
+from .. import NoOptions
 from ..assemble import Imported
 from ..clips import AudioFolder
-from ..options import NoOptions
 from .mapping import CorpusMapping, CorpusReader
 
 MAPPING = CorpusMapping.of(__file__)

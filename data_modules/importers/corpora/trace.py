@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ...errors import DataError, bad_value
 from ...tables import TableRow
+from .. import AudioRoot
 from ..assemble import Imported
 from ..clips import AudioFolder
-from ..options import AudioRoot
 from .mapping import CorpusMapping, CorpusReader
 
 MAPPING = CorpusMapping.of(__file__)

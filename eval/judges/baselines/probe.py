@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
 
 import numpy as np
 import torch
@@ -24,39 +23,39 @@ from ....models.probe import ClipReader, Probe, Rated, compare_as, head_at, shuf
 from ....models.scoring import Predictor, choose_device
 from ....models.settings import HeadInputSettings, JudgeSettings
 from ...judge_names import PROBE
+from ...measurement import Loading
 from ...report.others import LearningPoint
 from ...statistics.bootstrap import Resamples, difference, spearmans, with_interval
-from ..trained import Placing, TrainedJudge
+from ..trained import TrainedJudge
 
 _SHARES, _REPEATS = (0.125, 0.25, 0.5, 1.0), 3
 
 
-def open_probe(spec: str, dataset: PairDataset, seed: int, **placing: Unpack[Placing]) -> TrainedJudge:
+def open_probe(spec: str, dataset: PairDataset, seed: int, how: Loading | None = None) -> TrainedJudge:
     """Fits a probe to the training pairs.
 
     Args:
         spec: `PROBE` and a judge or backbone. Of a judge, nothing that was trained is used.
         dataset: The training pairs.
         seed: Seed of the order of pairs.
-        placing: How the backbone is loaded.
+        how: How the backbone is loaded.
 
     Raises:
         UserError: If there is no such judge or backbone.
         DataError: If there are too few pairs with ratings.
     """
-    what = spec.removeprefix(PROBE)
+    what, how = spec.removeprefix(PROBE), how or Loading()
     base = _settings_of(what)
-    backbone, quantization = placing.get("backbone") or base.backbone, placing.get("quantization") or base.quantization
-    placed = replace(base, backbone=backbone, quantization=quantization)
-    judge = _frozen(spec, placed, dataset, placing.get("device"))
-    store = None if (cache := placing.get("cache")) is None else DiskStore(Path(cache))
+    placed = replace(base, backbone=how.backbone or base.backbone, quantization=how.quantization or base.quantization)
+    judge = _frozen(spec, placed, dataset, how.device)
+    store = None if how.cache is None else DiskStore(Path(how.cache))
     record = _fit(spec, judge, dataset, seed, ClipReader(judge, store=store))
     splits = sorted({pair.split for pair in dataset.pairs if pair.split is not None})
     dimensions, card = dict.fromkeys(dimension.name for dimension in judge.dimensions), dataset.card
     data = card.name, card.synthetic, card.content_hash, dataset.split_hash()
     description = {**describe(judge, Provenance(*data, dimensions, splits, [], target="mean")), "fitted": record}
     name = Path(what).resolve().name if Path(what).exists() else what
-    return TrainedJudge(PROBE + name, description, Predictor(judge, store=store, windows=placing.get("windows", True)))
+    return TrainedJudge(PROBE + name, description, Predictor(judge, store=store, windows=how.windows))
 
 
 def _settings_of(what: str) -> JudgeSettings:

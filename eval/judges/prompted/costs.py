@@ -69,28 +69,24 @@ def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
     `plan` is that of one pass over the pairs; `passes` are one, and one for each listening check.
     """
     provider, settings, budget = judge.session.provider, judge.session.settings, judge.session.budget
-    lines = [f"{judge.name} asks {provider.place}{provider.told}"]
+    lines = [f"{judge.name} asks {provider.place}{provider.access}"]
     if plan.example is not None:
-        words = "our instructions" if settings.hears == "audio" else "our instructions and transcripts"
-        has_situation = any(text.startswith("Situation: ") for text in plan.example.texts)
-        situation = ", the text about the situation" if has_situation else ""
-        clips = counted(len(plan.example.sounds), "clip")
+        sent = [f"{counted(len(plan.example.sounds), 'clip')} for each question (WAV)"]
+        sent.append("our instructions" if settings.hears == "audio" else "our instructions and transcripts")
+        if any(text.startswith("Situation: ") for text in plan.example.texts):
+            sent.append("the text about the situation")
         examples = f"; but for the mean ratings of {counted(settings.examples, 'example')}" if settings.examples else ""
-        lines.append(f"  leaves this machine: {clips} for each question (WAV), {words}{situation}")
+        lines.append(f"  leaves this machine: {', '.join(sent)}")
         lines.append(f"  stays here: names, ids, systems, ratings, tags, file names{examples}")
     checks = passes - 1
     repeated = f"; {counted(checks, 'listening check')} may ask {plan.questions:,} more each" if checks else ""
     cached = plan.questions - plan.requests - plan.equal - plan.unusable
+    others = {"equal to another and asked once": plan.equal, "with clips that cannot be used": plan.unusable}
+    more = "".join(f", {count:,} {what}" for what, count in others.items() if count)
     lines.append(
-        f"  requests: {plan.requests:,} to send, {cached:,} answered before{repeated}; "
+        f"  requests: {plan.requests:,} to send, {cached:,} answered before{more}{repeated}; "
         f"{plan.seconds / 60:.1f} min of audio, {plan.megabytes:.1f} MB"
     )
-    if plan.equal:
-        same = counted(plan.equal, "question is the same as another and is", "questions are the same as others and are")
-        lines.append(f"  {same} asked once")
-    if plan.unusable:
-        unusable = counted(plan.unusable, "question cannot be asked: its", "questions cannot be asked: their")
-        lines.append(f"  {unusable} clips cannot be used")
     if budget.price is not None:
         prices = "as given" if settings.price else f"as of {AS_OF}"
         limit = "" if budget.limit is None else f", budget ${budget.limit:.2f}"

@@ -113,13 +113,10 @@ class PairwiseJudge(PromptedJudge):
 
     def tasks(self, pairs: Sequence[Pair]) -> list[QueuedQuestion]:
         """All questions: comparison by comparison, then the two orders, then sample by sample."""
-        return self._tasks(pairs, matches(pairs, self.session.settings.opponents))
-
-    def _tasks(self, pairs: Sequence[Pair], compared: Iterable[tuple[int, int]]) -> list[QueuedQuestion]:
         settings, max_tokens = self.session.settings, self.session.provider.max_tokens
         return self._sampled(
             partial(comparison_question, pairs[first], pairs[second], self.scales, settings, max_tokens)
-            for a, b in compared
+            for a, b in matches(pairs, settings.opponents)
             for first, second in ((a, b), (b, a))
         )
 
@@ -131,7 +128,7 @@ class PairwiseJudge(PromptedJudge):
         response first and second, each between -1 (the second is better) and 1 (the first).
         """
         compared = matches(pairs, self.session.settings.opponents)
-        outcomes = self.session.ask(self._tasks(pairs, compared), self.name)
+        outcomes = self.session.ask(self.tasks(pairs), self.name)
         samples = self.session.settings.samples
         wins: list[list[np.ndarray]] = [[] for _ in pairs]
         failures: list[Counter[str]] = [Counter() for _ in pairs]
@@ -153,13 +150,10 @@ class PairwiseJudge(PromptedJudge):
                 wins[b].append((verdicts[1] - verdicts[0]) / 2)
         middle, half = (np.array([(d.maximum + sign * d.minimum) / 2 for d in self.scales]) for sign in (1, -1))
         scores = [middle + half * np.mean(won, axis=0) if won else np.full(len(middle), np.nan) for won in wins]
-        metas = [
-            {
-                **record(asked),
-                "orders": {name: [both[:, at].tolist() for both in seen] for at, name in enumerate(self.dimensions)},
-            }
-            for asked, seen in zip(counted, orders, strict=True)
-        ]
+        metas = []
+        for asked, seen in zip(counted, orders, strict=True):
+            by_dimension = {name: [both[:, at].tolist() for both in seen] for at, name in enumerate(self.dimensions)}
+            metas.append({**record(asked), "orders": by_dimension})
         return self._table(pairs, scores, failures, metas)
 
 
@@ -171,8 +165,9 @@ def record(outcomes: Sequence[AskedOutcome]) -> dict[str, Any]:
         kind, ``cost`` (dollars, of each answer once, whenever it was paid; None = not known of every answer),
         ``seconds`` that requests took, ``versions`` of the model.
     """
-    answers = [outcome.answer for outcome in outcomes if outcome.answer is not None]
-    paid = [outcome.answer.cost for outcome in outcomes if outcome.answer is not None and not outcome.repeated]
+    answered = [(outcome, outcome.answer) for outcome in outcomes if outcome.answer is not None]
+    answers = [answer for _, answer in answered]
+    paid = [answer.cost for outcome, answer in answered if not outcome.repeated]
     costs = [cost for cost in paid if cost is not None]
     return {
         "questions": len(outcomes),

@@ -24,7 +24,7 @@ MOST_BYTES = 4_000_000
 ALTERNATIVES = 20
 """Most first tokens whose probabilities either protocol returns."""
 _CONNECT = 10.0  # seconds; a host that is not there, which costs nothing, is told from an answer that takes long
-_SHORTEST_KEY = 12  # characters
+_SHORTEST_KEY = 12  # characters; a shorter word, as local servers take one, is no secret
 _LONGEST_TEXT = 500  # characters of a server's message that are quoted in ours
 # Pattern of the vendors' keys: servers repeat parts of a wrong key in their messages
 _KEY = re.compile(r"\b(?:sk-|AIza|Bearer\s+)[\w*.-]{4,}")
@@ -50,7 +50,7 @@ class Provider(ABC):
     name: str  # of the vendor, such as ``openai``
     place: str  # where questions go: a host name
     elsewhere: bool  # whether that is another server than the vendor's, whose prices then say nothing about it
-    told: str  # what the disclosure says of it after its place
+    access: str  # what the disclosure says after the place: who chose it, and which key it gets
     key: str | None  # for requests; None where a server needs none
     modes: tuple[AnswerMode, ...]  # ways to impose the form of an answer, the one that is best with this model first
     audio_tokens_per_second: float  # for estimates of cost
@@ -78,7 +78,7 @@ class Provider(ABC):
         keys = {name: key for name in variables if (key := os.environ.get(name, "").strip())}
         variable, self.key = next(iter(keys.items()), (None, None))
         chosen = f", as {self.url_variable} says" if self.elsewhere and not settings.base_url else ""
-        self.told = f"{chosen}, with {f'the key in {variable}' if variable else 'no key'}"
+        self.access = f"{chosen}, with {f'the key in {variable}' if variable else 'no key'}"
         if not (dry_run or self.key or self.elsewhere):
             raise UserError(f"{spec}: the variable {variables[0]} is not set; set it to your key")
         if self.key and not (self.key.isascii() and self.key.isprintable()):  # httpx would print it as refused
@@ -96,8 +96,7 @@ class Provider(ABC):
 
     @abstractmethod
     def reply(self, body: Any) -> Reply:
-        """Parses an answer of status 200, without its usage; raises ValueError where a field has another type
-        (`read`)."""
+        """The answer in a body of status 200, without its usage; ValueError where a field has another type."""
 
     @abstractmethod
     def usage(self, body: Any) -> Usage:
@@ -139,9 +138,15 @@ class Provider(ABC):
             reply = self.reply(body)
         except ValueError as error:
             raise self._malformed(f"{error}: {_beginning(content)}") from None
+        usage = self.usage(body)
+        # A count of 0 cannot be: each question has text, a clip has tokens, and so has what was written
+        possible = Usage(
+            usage.text_in or None,
+            usage.audio_in or (None if question.sounds else usage.audio_in),
+            usage.out or (None if reply.content.strip() else usage.out),
+        )
         version = reply.version and self._without_key(reply.version)
-        reply = replace(reply, content=self._without_key(reply.content), version=version)
-        return replace(reply, usage=_possible(self.usage(body), question, reply))
+        return replace(reply, content=self._without_key(reply.content), version=version, usage=possible)
 
     async def close(self) -> None:
         """Closes open connections."""
@@ -150,7 +155,7 @@ class Provider(ABC):
             self._client = None
 
     async def _post(self, question: Question) -> tuple[int, Mapping[str, str], bytes]:
-        """Status, headers and content of the answer."""
+        """Status, headers and content of the answer. Redirections are not followed: the clips go to this host alone."""
         http, content = self._http, b""
         if self._client is None:
             patience = http.Timeout(self._timeout, connect=min(_CONNECT, self._timeout))
@@ -202,17 +207,8 @@ class Provider(ABC):
         return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ..."
 
     def _without_key(self, text: str) -> str:
-        """What a model wrote, with the key removed; a short word in its place, as local servers take, is no secret."""
+        """What a model wrote, with the key removed."""
         return text.replace(self.key, "[key]") if self.key and len(self.key) >= _SHORTEST_KEY else text
-
-
-def _possible(usage: Usage, question: Question, reply: Reply) -> Usage:
-    """The counts that can be: each question has text, a clip has tokens, and so has what was written."""
-    return Usage(
-        usage.text_in or None,
-        usage.audio_in or (None if question.sounds else usage.audio_in),
-        usage.out or (None if reply.content.strip() else usage.out),
-    )
 
 
 def _beginning(content: bytes) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
-from pydantic_core import PydanticCustomError
 
 from ....data_modules.errors import UserError, shown
 from ....data_modules.numerals import is_plain, parse_number
@@ -36,13 +36,10 @@ PRICES = {
 def _price(value: object) -> object:
     if not isinstance(value, str):
         return value
-    try:
-        price = Price(*map(parse_number, value.split(":")))
-        if all(0 <= part <= 1e6 for part in price):
-            return price
-    except (TypeError, ValueError):
-        pass
-    raise ValueError("TEXT_IN:AUDIO_IN:OUT in dollars for a million tokens, such as 2.5:32:10")
+    parts = [parse_number(part) if is_plain(part) else -1 for part in value.split(":")]
+    if len(parts) != 3 or not all(0 <= part <= 1e6 for part in parts):
+        raise ValueError("TEXT_IN:AUDIO_IN:OUT in dollars for a million tokens, such as 2.5:32:10")
+    return Price(*parts)
 
 
 def server_address(value: str) -> str:
@@ -60,7 +57,7 @@ def server_address(value: str) -> str:
 
 
 class PromptedSettings(BaseModel, frozen=True):
-    """The settings in a spec such as ``openai:gpt-audio-1.5,rubric=attunement,samples=5``."""
+    """The settings in a spec such as ``openai:gpt-audio-1.5,rubric=attunement,samples=5``"""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -70,7 +67,7 @@ class PromptedSettings(BaseModel, frozen=True):
     # both clips; also their transcripts; or the transcripts alone, which shows what words give
     hears: Literal["audio", "both", "transcript"] = "audio"
     examples: int = Field(default=0, ge=0, le=64)  # rated pairs of the training split that are shown first
-    samples: int = Field(default=3, ge=1, le=100)  # times that each question is asked; the scores are averaged
+    samples: int = Field(default=3, ge=1, le=100)  # answers to each question, which are averaged
     # responses that each is compared with, neighbours on a circle, which come in twos; 0 = all of its group
     opponents: int = Field(default=4, ge=0, le=1000, multiple_of=2)
     # how the form of the answer is imposed; auto = as the model supports it
@@ -88,7 +85,7 @@ class PromptedSettings(BaseModel, frozen=True):
     def _is_plain(cls, value: object) -> object:
         """pydantic would take 1_0 for 10, and 012 for 12."""
         if isinstance(value, str) and not is_plain(value):
-            raise PydanticCustomError("odd_number", "expected decimal digits")
+            raise ValueError("decimal digits, without _ and without zeros before them")
         return value
 
     @property
@@ -121,15 +118,5 @@ def parse_settings(words: Sequence[str], spec: str) -> PromptedSettings:
     except ValidationError as error:
         wrong = error.errors()[0]
         name = str(wrong["loc"][0])
-        field = PromptedSettings.model_fields[name]
-        if wrong["type"] == "value_error":
-            expected = str(wrong.get("ctx", {})["error"])
-        elif wrong["type"] == "literal_error":
-            expected = f"one of {', '.join(get_args(field.annotation))}"
-        elif wrong["type"] == "multiple_of":
-            expected = "an even number, or 0 for all others"
-        else:
-            bounds = {key: getattr(part, key) for part in field.metadata for key in ("ge", "le") if hasattr(part, key)}
-            kind = "a whole number, " if field.annotation is int else ""
-            expected = f"{kind}{bounds['ge']:g} to {bounds['le']:g}"
+        expected = re.sub("^(Input should be|Value error,) ", "", wrong["msg"])
         raise UserError(f"judge {shown(spec)}: {name} {shown(values[name])}; expected {expected}") from None

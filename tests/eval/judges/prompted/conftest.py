@@ -26,7 +26,6 @@ from .servers import Request, Response, in_turn, serve
 
 EMPATHY = Dimension("vocal_empathy", 1, 5, 1)
 OPENAI_PRICE = "price=2.5:32:10"
-GOOD = {"reason": "a warm voice", "vocal_empathy": 4}
 RUNNER = "empathy_judge.eval.judges.prompted.runner"
 Pairs = Callable[[int], list[Pair]]
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
+
+GOOD = {"reason": "a warm voice", "vocal_empathy": 4}
+"""What a model that behaves writes."""
 
 
 class Request(NamedTuple):
@@ -157,3 +163,47 @@ def answer(vendor: str, content: Any, **changes: Any) -> dict[str, Any]:
     """What a vendor answers; content that is no text is written as JSON."""
     text = content if isinstance(content, str) or content is None else json.dumps(content)
     return openai_answer(text, **changes) if vendor == "openai" else gemini_answer(text, **changes)
+
+
+def asked_about(request: Request) -> str:
+    """What stands for the question: its audio."""
+    return hashlib.sha256(json.dumps(request.body.get("messages") or request.body.get("contents")).encode()).hexdigest()
+
+
+FAULTS = [openai_error(500, "oops"), openai_error(503, "busy"), Response(answer("openai", GOOD), cut=True)]
+
+
+class LimitedServer:
+    """Lets `rate` requests a second through (a bucket of one second), and fails a fifth of those, each question once.
+
+    Attributes:
+        charged: Question -> answers with a bill.
+    """
+
+    def __init__(self, rate: float = 1e9, hints: bool = True) -> None:
+        self.rate, self.hints = rate, hints
+        self.charged: Counter[str] = Counter()
+        self.begun: float | None = None
+        self.refused = 0
+        self._tokens, self._filled = rate, time.monotonic()
+        self._random = random.Random(0)
+        self._failed: set[str] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, request: Request) -> Response:
+        with self._lock:
+            now = time.monotonic()
+            self.begun = self.begun or now
+            self._tokens = min(self.rate, self._tokens + self.rate * (now - self._filled))
+            self._filled = now
+            if self._tokens < 1:
+                self.refused += 1
+                headers = {"retry-after-ms": f"{1000 * (1 - self._tokens) / self.rate:.0f}"} if self.hints else {}
+                return openai_error(429, "slow down", "rate_limit_exceeded", headers)
+            self._tokens -= 1
+            key = asked_about(request)
+            if key not in self._failed and self._random.random() < 0.2:
+                self._failed.add(key)
+                return self._random.choice(FAULTS)
+            self.charged[key] += 1
+        return Response(answer("openai", GOOD), delay=0.05)

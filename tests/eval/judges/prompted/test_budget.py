@@ -8,21 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from empathy_judge.cli import main
-from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.ratings import Dimension
-from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.budget import HEADROOM, Budget, RequestSize
-from empathy_judge.eval.judges.prompted.costs import check_budget, disclosure, planned
-from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
-from empathy_judge.eval.judges.prompted.questions import score_question
 from empathy_judge.eval.judges.prompted.replies import Usage
-from empathy_judge.eval.judges.prompted.settings import Price, parse_settings
+from empathy_judge.eval.judges.prompted.settings import Price
 
-from .conftest import EMPATHY, GOOD, OPENAI_PRICE, RUNNER, clip
-from .servers import Request, Response, answer, openai_answer, serve
-from .test_runner import asked_about
+from .conftest import EMPATHY, OPENAI_PRICE, RUNNER
+from .servers import GOOD, Request, Response, answer, asked_about, openai_answer, serve
 
 PRICE = Price(2.5, 32.0, 10.0)
 SKIPPED = "not asked: the budget is used up"
@@ -251,70 +244,6 @@ def test_equal_questions_cost_once(make_judge, make_pairs):
 # ---------------------------------------------------------------- before the first question
 
 
-@pytest.mark.parametrize("budget", [[], ["--budget", "5"]])
-@pytest.mark.parametrize("where", ["setting", "variable"])
-def test_a_server_without_a_price_is_asked_nothing(where, budget, rated_folder, tmp_path, monkeypatch, capsys):
-    with serve(lambda request: Response(answer("openai", GOOD))) as server:
-        spec = "openai:gpt-audio-1.5,samples=1"
-        if where == "variable":
-            monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
-        else:
-            spec += f",base_url={server.url}/v1"
-        words = ["compare", spec, "constant", "--data", str(rated_folder), "--answers", str(tmp_path / "a.sqlite")]
-        assert main([*words, "--checks", "none", *budget]) == 2
-        assert not server.requests
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    host = server.url.removeprefix("http://")
-    assert line == (
-        f"error: judge openai:gpt-audio-1.5@{host},samples=1: no price is known of this model on {host}; give "
-        "price=TEXT_IN:AUDIO_IN:OUT (dollars for a million tokens) and --budget DOLLARS, or price=0:0:0 if it is free"
-    )
-
-
-def test_listening_checks_need_a_budget_though_all_else_was_answered(make_judge, make_pairs):
-    pairs = make_pairs(3)
-    with serve(lambda request: Response(answer("openai", GOOD))) as server:
-        judge = make_judge("openai", server.url, ["samples=2", OPENAI_PRICE])
-        fresh = planned(judge, pairs)
-        judge.score(pairs)
-        plan = planned(judge, pairs)
-    assert (fresh.requests, plan.requests, plan.dollars) == (6, 0, 0)
-    assert plan.anew > fresh.anew * 0.99 == fresh.dollars * 0.99 > 0  # after answers, at their rates
-    check_budget(judge, plan, passes=1)
-    with pytest.raises(UserError, match=r"would cost about .*; give --budget DOLLARS"):
-        check_budget(judge, plan, passes=3)
-    said = disclosure(judge, plan, passes=3)
-    assert "0 to send, 6 answered before; 2 listening checks may ask 6 more each" in said
-    assert f"estimate: ${2 * plan.anew:.2f} (prices as given; " in said
-
-
-def test_an_estimate_says_what_it_assumes(opened, make_dataset):
-    for spec, assumed in (
-        ("openai:gpt-audio-1.5", "10 tokens for a second of audio, 1 for 3.5 bytes of text, 60 in an answer"),
-        ("openai:m,base_url=http://h,price=1:2:3", "32 tokens for a second of audio, 1 for 3.5 bytes of text, 60 in"),
-        ("gemini:gemini-3.1-pro-preview", "32 tokens for a second of audio, 1 for 3.5 bytes of text, 600 in an answer"),
-    ):
-        judge = opened(spec, make_dataset(n_groups=4), dry_run=True)
-        assert assumed in disclosure(judge, planned(judge, []), 1)
-
-
-@pytest.mark.parametrize(("rate", "seconds"), [(8_000, 200.0), (48_000, 61.5)])
-def test_long_clips_are_estimated_in_full(rate, seconds, make_judge):
-    judge = make_judge("openai", "http://127.0.0.1:9", ["samples=1", "price=0:1e6:0"])  # a dollar for a token of audio
-    pair = Pair("p", clip(300, seconds, rate), (Turn("user", clip(400, 0.5)),), group_id="g")
-    plan = planned(judge, [pair])
-    assert plan.seconds == pytest.approx(seconds + 0.5)
-    assert plan.dollars == pytest.approx(32 * (seconds + 0.5))
-
-
-def test_the_silent_clip_of_a_transcript_is_estimated_too(make_pairs):
-    settings = parse_settings(["hears=transcript", "answers=function"], "x")
-    question = score_question(make_pairs(1)[0], [EMPATHY], settings, 400)
-    assert OpenAIProvider("gpt-audio-1.5", settings).seconds(question) == 0.5
-    elsewhere = parse_settings(["base_url=http://h"], "x")
-    assert OpenAIProvider("gpt-audio-1.5", elsewhere).seconds(question) == 0
-
-
 # ---------------------------------------------------------------- without a server
 
 
@@ -396,3 +325,30 @@ def test_without_a_limit_or_a_price_nothing_waits():
             assert await started(Budget(Told(), price, limit), 50) == 50  # type: ignore[arg-type]
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("response", "kind"),
+    [
+        (Response(answer("openai", GOOD), drip=0.1), "timeout"),  # each byte in time, the whole never
+        (Response(answer("openai", GOOD), cut=True), "connection failed"),
+        (Response(b'{"id": "x", "choi'), "malformed response"),
+    ],
+)
+def test_answers_that_do_not_arrive_count_for_the_budget(response, kind, scored, make_pairs, monkeypatch):
+    """The vendor may want money for them: what a request may cost at most is counted each time."""
+    monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
+    settings = ["samples=1", "timeout=0.5", OPENAI_PRICE, "concurrency=4"]
+    table, requests, judge = scored("openai", response, pairs=30, settings=settings, budget=0.05)
+    most = judge.session.budget.estimate(judge.tasks(make_pairs(1))[0].build(), likely=False)
+    assert set(table["status"]) == {kind, "not asked: the budget is used up"}
+    assert len(requests) == int(0.05 / most)
+    assert 0.05 - most < judge.session.budget.spent <= 0.05
+
+
+def test_answers_that_hide_their_tokens_count_for_the_budget(scored):
+    hidden = answer("openai", GOOD, usage=None)
+    table, requests, judge = scored("openai", hidden, pairs=30, settings=["samples=1", OPENAI_PRICE], budget=0.05)
+    assert {meta["cost"] for meta in table["meta"]} == {None}
+    assert 0 < len(requests) == (table["status"] == OK).sum() < 30
+    assert judge.session.budget.spent <= 0.05

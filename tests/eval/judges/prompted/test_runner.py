@@ -3,80 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
-import random
 import selectors
 import signal
-import sqlite3
-import subprocess
-import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pandas as pd
 import pytest
-from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval.judges import OK
-from empathy_judge.eval.judges.prompted.cache import AnswerCache
 from empathy_judge.eval.judges.prompted.costs import disclosure, planned
 from empathy_judge.eval.judges.prompted.runner import RateLimit
 
-from .conftest import GOOD, OPENAI_PRICE, RUNNER
-from .servers import Request, Response, answer, gemini_error, openai_answer, openai_error, serve
-
-
-def asked_about(request: Request) -> str:
-    """What stands for the question: its audio."""
-    return hashlib.sha256(json.dumps(request.body.get("messages") or request.body.get("contents")).encode()).hexdigest()
-
-
-FAULTS = [openai_error(500, "oops"), openai_error(503, "busy"), Response(answer("openai", GOOD), cut=True)]
-
-
-class LimitedServer:
-    """Lets `rate` requests a second through (a bucket of one second), and fails a fifth of those, each question once.
-
-    Attributes:
-        charged: Question -> answers with a bill.
-    """
-
-    def __init__(self, rate: float = 1e9, hints: bool = True) -> None:
-        self.rate, self.hints = rate, hints
-        self.charged: Counter[str] = Counter()
-        self.begun: float | None = None
-        self.refused = 0
-        self._tokens, self._filled = rate, time.monotonic()
-        self._random = random.Random(0)
-        self._failed: set[str] = set()
-        self._lock = threading.Lock()
-
-    def __call__(self, request: Request) -> Response:
-        with self._lock:
-            now = time.monotonic()
-            self.begun = self.begun or now
-            self._tokens = min(self.rate, self._tokens + self.rate * (now - self._filled))
-            self._filled = now
-            if self._tokens < 1:
-                self.refused += 1
-                headers = {"retry-after-ms": f"{1000 * (1 - self._tokens) / self.rate:.0f}"} if self.hints else {}
-                return openai_error(429, "slow down", "rate_limit_exceeded", headers)
-            self._tokens -= 1
-            key = asked_about(request)
-            if key not in self._failed and self._random.random() < 0.2:
-                self._failed.add(key)
-                return self._random.choice(FAULTS)
-            self.charged[key] += 1
-        return Response(answer("openai", GOOD), delay=0.05)
+from .conftest import OPENAI_PRICE, RUNNER
+from .servers import (
+    GOOD,
+    LimitedServer,
+    Request,
+    Response,
+    answer,
+    asked_about,
+    gemini_error,
+    in_turn,
+    openai_answer,
+    openai_error,
+    serve,
+)
 
 
 def check_each_was_paid_once(table: pd.DataFrame, limited: LimitedServer, count: int) -> None:
@@ -268,7 +227,7 @@ def test_equal_questions_under_way_are_paid_once(make_judge, make_pairs):
         plan = planned(judge, pairs)
         table = judge.score(pairs)
     assert (plan.questions, plan.requests, plan.equal) == (6, 3, 3)
-    assert "3 questions are the same as others and are asked once" in disclosure(judge, plan, 1)
+    assert ", 3 equal to another and asked once; " in disclosure(judge, plan, 1)
     assert (len(server.requests), set(table["status"])) == (3, {OK})
     assert sum(meta["kept"] for meta in table["meta"]) == 3
 
@@ -301,138 +260,93 @@ def test_a_clip_that_cannot_be_read_costs_its_pair_alone(scored, make_pairs, tmp
 # ---------------------------------------------------------------- whole programs
 
 
-def command(url: str, data: Path, answers: Path, *more: str) -> list[str]:
-    spec = f"openai:m,base_url={url}/v1,samples=2,concurrency=4,price=2.5:32:10"
-    words = ["compare", spec, "constant", "--data", str(data), "--answers", str(answers), "--budget", "5"]
-    return [sys.executable, "-m", "empathy_judge.cli", *words, "--checks", "none", "--resamples", "50", *more]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_stopped_twice_and_resumed_nothing_is_paid_twice(number, rated_folder, tmp_path, capsys):
-    """Killed without warning, at most what was under way is lost."""
-    limited = LimitedServer()
-    charged = limited.charged
-    with serve(limited) as server:
-        arguments = command(server.url, rated_folder, tmp_path / "answers.sqlite")
-        for wanted in (40, 110):
-            process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-            while sum(charged.values()) < wanted and process.poll() is None:
-                time.sleep(0.01)
-            process.send_signal(number)
-            _, told = process.communicate(timeout=60)
-            if number == signal.SIGTERM:
-                assert process.returncode == 75, told
-                assert "the same command goes on" in told
-        assert main([*arguments[3:], "--json"]) == 0
-    assert '"n_items": 100' in capsys.readouterr().out
-    if number == signal.SIGTERM:
-        assert len(charged) == 100
-        assert set(charged.values()) == {2}  # two samples of each pair, none asked a third time
-    assert 200 <= sum(charged.values()) <= 200 + 2 * 4
-
-
-def test_a_comparison_in_which_a_judge_scores_nothing_is_not_well(rated_folder, tmp_path, capsys):
-    with serve(lambda request: Response(answer("openai", GOOD | {"vocal_empathy": 9}))) as server:
-        assert main(command(server.url, rated_folder, tmp_path / "answers.sqlite", "--split", "train")[3:]) == 1
-    shown = capsys.readouterr()
-    assert shown.err.splitlines()[-1].endswith(": no pair has a score")
-    assert "40 failed (100 %: 40 x score out of range); 20 pairs without a score." in shown.out
-
-
-KEY = "sk-planted-QzXwVkJqZz"
-
-
-@pytest.mark.slow
-def test_no_key_and_no_audio_in_anything_that_is_written(rated_folder, tmp_path, monkeypatch, capsys):
-    """A key is planted; the server repeats it in its errors."""
-
-    def behave(request: Request) -> Response:
-        to_openai = "authorization" in request.headers
-        sent = request.headers["authorization" if to_openai else "x-goog-api-key"]
-        assert KEY in sent
-        if random.random() < 0.3:
-            told = f"failed with {sent} of {KEY}"
-            return openai_error(500, told) if to_openai else gemini_error(500, "INTERNAL", told)
-        if random.random() < 0.1:
-            told = f"bad request with {sent}"
-            return openai_error(400, told) if to_openai else gemini_error(400, "INVALID_ARGUMENT", told)
-        return Response(answer("openai", GOOD) if to_openai else answer("gemini", GOOD))
-
-    environment = os.environ | {"EMPATHY_JUDGE_API_KEY": KEY, "OPENAI_LOG": "debug"}
-    with serve(behave) as server:
-        out = tmp_path / "out"
-        gemini = f"gemini:m,base_url={server.url},samples=1,price=2:2:12"
-        more = ["--out", str(out), "--split", "train"]
-        arguments = command(server.url, rated_folder, tmp_path / "answers.sqlite", *more)
-        arguments.insert(arguments.index("constant"), gemini)
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, env=environment)
-        assert done.returncode == 0, done.stderr
-        assert {"authorization", "x-goog-api-key"} <= {name for one in server.requests for name in one.headers}
-        audio = server.requests[0].body["messages"][-1]["content"][1]["input_audio"]["data"]
-        asked = len(server.requests)
-        monkeypatch.setenv("EMPATHY_JUDGE_API_KEY", KEY)
-        assert main([*arguments[3:], "--dry-run"]) == 0
-        assert len(server.requests) == asked
-
-        def refuse(request: Request) -> Response:
-            return openai_error(401, f"Incorrect API key provided: {KEY[:6]}*****{KEY[-4:]} ({KEY})")
-
-    with serve(refuse) as server:
-        assert main(command(server.url, rated_folder, tmp_path / "other.sqlite")[3:]) == 2
-    shown = capsys.readouterr()
-    assert '"model": "m"' in shown.out
-    assert shown.err.strip().splitlines()[-1].startswith("error: openai:m: HTTP 401: ")
-    written = [done.stdout, done.stderr, shown.out, shown.err]
-    files = [file for file in tmp_path.rglob("*") if file.is_file()]
-    assert len(files) >= 4
-    everything = "\n".join(written).encode() + b"".join(file.read_bytes() for file in files)
-    for secret in (KEY, KEY[-4:], "Bearer", audio[200:240]):
-        assert secret.encode() not in everything, secret
-    assert asked > 50
-
-
-def test_a_store_of_something_else_is_refused(tmp_path):
-    (tmp_path / "text.sqlite").write_text("hello " * 100)
-    with pytest.raises(UserError, match="not a file of answers"):
-        AnswerCache(tmp_path / "text.sqlite")
-    base = sqlite3.connect(tmp_path / "other.sqlite")
-    base.execute("PRAGMA user_version=7")
-    base.close()
-    with pytest.raises(UserError, match="another version"):
-        AnswerCache(tmp_path / "other.sqlite")
-
-
-@pytest.mark.parametrize("reply", ["", "[]", '{"kind": 7}', '{"kind": "answered", "usage": []}', "[" * 100_000])
-def test_a_damaged_answer_is_not_paid_again(reply, make_judge, make_pairs, store):
-    refuses(f"UPDATE answers SET reply = '{reply}'", make_judge, make_pairs, store)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "UPDATE answers SET reply = replace(reply, '4', '2')",
-        "UPDATE answers SET cost = 'much'",
-        "UPDATE answers SET attempts = attempts + 1",
-        "UPDATE answers SET sha256 = ''",
-    ],
-)
-def test_an_answer_that_is_not_what_was_stored_is_not_believed(change, make_judge, make_pairs, store):
-    refuses(change, make_judge, make_pairs, store)
-
-
-def refuses(change: str, make_judge, make_pairs, store) -> None:
-    """Whether a judge stops at an answer that was changed in its file, and asks nobody."""
-    with serve(lambda request: Response(answer("openai", GOOD))) as server:
-        judge = make_judge("openai", server.url)
-        judge.score(make_pairs(1))
-        store._base.execute(change)
-        with pytest.raises(UserError, match=r"answers.sqlite: is damaged \(a row is not what was stored\)"):
-            judge.score(make_pairs(1))
-        assert len(server.requests) == 1
-
-
 @pytest.mark.parametrize("budget", [float("nan"), float("inf"), -1.0])
 def test_a_budget_that_is_no_limit_is_refused(budget, make_judge):
     with pytest.raises(UserError, match="expected dollars, 0 or more"):
         make_judge("openai", "http://127.0.0.1:9", budget=budget)
+
+
+@pytest.mark.parametrize(
+    ("budget", "concurrency", "pairs", "fewest", "most"),
+    [(1e3, 8, 30, 6, 7), (None, 4, 30, 24, 28), (None, 1, 30, 10, 10), (1e3, 8, 3, 6, 9)],
+)
+def test_a_server_that_never_answers_ends_the_run_after_the_time_of_one_question(
+    budget, concurrency, pairs, fewest, most, make_judge, make_pairs, monkeypatch
+):
+    """With a budget requests run one by one until the first answer: not each shall be repeated until it is given up."""
+    monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
+    settings = ["samples=1", "timeout=0.3", OPENAI_PRICE, f"concurrency={concurrency}"]
+    with serve(lambda request: Response(answer("openai", GOOD), delay=0.6)) as server:
+        judge = make_judge("openai", server.url, settings, budget)
+        if pairs < 5:
+            assert set(judge.score(make_pairs(pairs))["status"]) == {"timeout"}
+        else:
+            with pytest.raises(UserError, match=r"the first \d+ .* timeout: no answer within 0.3 s"):
+                judge.score(make_pairs(pairs))
+        assert fewest <= len(server.requests) <= most
+
+
+def test_a_gateway_that_waits_for_nothing_ends_the_run_too(make_judge, make_pairs, monkeypatch):
+    """These requests are not billed."""
+    monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
+    with serve(lambda request: openai_error(504, "nobody there")._replace(delay=0.3)) as server:
+        judge = make_judge("openai", server.url, ["samples=1", "timeout=0.6", OPENAI_PRICE], 1e3)
+        with pytest.raises(
+            UserError, match=r"no answer to the first \d+ requests, the last with server error: HTTP 504"
+        ):
+            judge.score(make_pairs(30))
+        assert len(server.requests) <= 13
+
+
+def test_a_server_that_fails_at_once_is_given_time_to_start(make_judge, make_pairs, monkeypatch):
+    """Also with a budget, where requests run one by one until the first answer."""
+    monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
+    starting = [*[openai_error(503, "starting")] * 19, Response(answer("openai", GOOD))]
+    with serve(in_turn(starting)) as server:
+        judge = make_judge("openai", server.url, ["samples=1", "timeout=30", "concurrency=2", OPENAI_PRICE], 1e3)
+        assert (judge.score(make_pairs(30))["status"] == OK).sum() == 11
+
+
+def test_a_server_that_is_slow_to_start_ends_no_run(make_judge, make_pairs, monkeypatch):
+    monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
+    started = [*[Response(answer("openai", GOOD), delay=0.6)] * 5, Response(answer("openai", GOOD))]
+    with serve(in_turn(started)) as server:
+        judge = make_judge("openai", server.url, ["samples=1", "timeout=0.3", OPENAI_PRICE], 1e3)
+        assert set(judge.score(make_pairs(30))["status"]) == {OK}
+
+
+def test_answers_that_are_all_malformed_end_the_run(scored, capsys, monkeypatch):
+    monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
+    with pytest.raises(UserError, match=r"the first 5 questions failed, the last with malformed response"):
+        scored("openai", Response(b"[]"), pairs=30, settings=["samples=1", OPENAI_PRICE, "concurrency=1"])
+    told = capsys.readouterr().err
+    assert "openai:a-model: requests without an answer may be billed: 30 x malformed response, at most $0." in told
+
+
+@pytest.mark.parametrize(
+    ("vendor", "down"), [("openai", openai_error(503, "busy")), ("gemini", gemini_error(502, "UNAVAILABLE", "busy"))]
+)
+def test_a_server_that_answers_nobody_any_more_ends_the_run(vendor, down, make_judge, make_pairs, monkeypatch):
+    """An answer begins the count anew, and those that came are not asked for again."""
+    monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
+    good = Response(answer(vendor, GOOD))
+    later, last = down._replace(delay=0.05), good._replace(delay=0.2)  # so that answers are read in their order
+    with serve(in_turn([*[down] * 19, good, *[later] * 20, last, good])) as server:
+        judge = make_judge(vendor, server.url, ["samples=1", "concurrency=2"])
+        told = (
+            f"no answer to 2[01] questions in a row, the last with server error: HTTP {down.status} busy; answers are"
+        )
+        with pytest.raises(UserError, match=f"a-model: {told} kept; the same command goes on from there"):
+            judge.score(make_pairs(60))
+        assert 40 <= (asked := len(server.requests)) <= 41  # one may be under way
+        assert (judge.score(make_pairs(60))["status"] == OK).all()
+        assert 58 <= len(server.requests) - asked <= 59
+
+
+def test_a_pair_that_a_server_cannot_answer_ends_no_run(make_judge, make_pairs, monkeypatch):
+    """However many samples of it are asked for."""
+    monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
+    good = Response(answer("openai", GOOD))
+    with serve(in_turn([*[good] * 12, *[openai_error(500, "cannot")] * 12, good])) as server:
+        table = make_judge("openai", server.url, ["samples=12", "concurrency=1"]).score(make_pairs(3))
+    assert table["status"].tolist() == [OK, "server error", OK]

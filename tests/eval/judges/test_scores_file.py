@@ -1,4 +1,4 @@
-"""The table of scores, the file of scores and the constant."""
+"""The table of scores, and files of scores."""
 
 from __future__ import annotations
 
@@ -162,14 +162,26 @@ def test_a_bad_file_of_scores_is_refused_in_one_line(text, message, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_the_constant_judge_gives_the_mean_of_the_pairs_it_was_fitted_to(make_dataset):
-    dataset = make_dataset(noise=0.3, dimensions=("empathy", "warmth"))
-    train = dataset.subset("train")
-    judge = ConstantJudge.fitted_to(train)
-    table = judge.score(dataset.subset("test").pairs)
-    assert judge.dimensions == ("empathy", "warmth")
-    assert len(table) == 2 * 60
-    expected = train.mean_scores().mean()
-    for dimension in judge.dimensions:
-        scores = table.loc[table["dimension"] == dimension, "score"]
-        np.testing.assert_allclose(scores, expected[dimension])
+HEADER = "pair_id,dimension,score\n"
+
+
+def test_rows_of_other_pairs_are_told(tmp_path, capsys):
+    path = tmp_path / "scores.csv"
+    path.write_text(HEADER + "007,warmth,4\nx,warmth,5\n7,warmth,1\n")
+    ScoresFile(path, ["007", "008"])
+    said = capsys.readouterr().err
+    assert said == (
+        f"warning: {path}, row 2 (line 3), column 'pair_id': value 'x'; no such pair in the dataset "
+        "(2 such rows of 3 left out)\n"
+    )
+    ScoresFile(path, ["007", "x", "7", "8"])
+    assert capsys.readouterr().err == ""
+
+
+def test_a_file_of_other_pairs_is_refused(tmp_path):
+    """Numbers that a spreadsheet made of ids: there would be a report without items."""
+    path = tmp_path / "scores.csv"
+    path.write_text(HEADER + "7,warmth,4\n8,warmth,5\n")
+    expected = r"row 1 \(line 2\), column 'pair_id': value '7'; no such pair in the dataset, and so in all rows"
+    with pytest.raises(DataError, match=expected):
+        ScoresFile(path, ["007", "008"])

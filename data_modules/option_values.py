@@ -1,4 +1,6 @@
-"""What the value of an option may be: a type for each kind, with the function that reads it from a word."""
+"""What the value of an option may be: a type for each kind, with the function that reads it from a word.
+
+Options are fields of dataclasses, which `commands.options` reads; this here loads nothing heavy."""
 
 from __future__ import annotations
 
@@ -8,7 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-from ..data_modules.numerals import parse_number, parse_whole
+from .numerals import parse_number, parse_whole
+
+NO_OPTION = {"option": False}
+"""Metadata of a field that is no option."""
 
 
 def _number(kind: Callable[[str], float], least: float, most: float, expected: str) -> Callable[[str], Any]:

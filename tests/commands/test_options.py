@@ -1,4 +1,4 @@
-"""Whatever a command is called with, it ends with one line and a documented exit code: no traceback, no usage page."""
+"""How words become a command; whatever they are, it ends with one line at most and a documented exit code."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ import shutil
 from pathlib import Path
 
 import pytest
-from empathy_judge.cli import COMMANDS, main
-from empathy_judge.commands import values as kinds
+from empathy_judge.cli import COMMANDS, main, options_of
 from empathy_judge.commands.data import source_parser
+from empathy_judge.commands.judges import Score
+from empathy_judge.commands.measuring import Compare
 from empathy_judge.commands.options import parser_of
+from empathy_judge.commands.tables import Plan
+from empathy_judge.commands.training import Recipes
 from empathy_judge.data_modules import importers
+from empathy_judge.data_modules import option_values as kinds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from ..conftest import failed, output_of
 
 LONG = "x" * 300
 BAD_ENDS: dict[str, tuple[str, ...]] = {
@@ -214,3 +220,50 @@ def test_a_generated_call_is_answered_or_refused_in_one_line(places, tmp_path_fa
         patch.setattr(logging, "raiseExceptions", False)  # as above
         check([*name.split(), *words], capsys, (0, 1, 2))
     shutil.rmtree(tmp)
+
+
+# ---------------------------------------------------------------- words, and the same object in Python
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "the following arguments are required: COMMAND; see empathy-judge --help"),
+        (["frobnicate"], "frobnicate: no such command; see empathy-judge --help"),
+        (["evalute", "j"], "evalute: no such command (did you mean evaluate?); see empathy-judge --help"),
+        (["split"], "the following arguments are required: data; see empathy-judge split --help"),
+        (["train"], "no --data.path; expected it here or in a recipe; see empathy-judge train --help"),
+        (["evaluate", "j", "--dta", "d"], "--dta: no such option (did you mean --data?)"),
+        (["split", "d", "--seed", "two"], "argument --seed: 'two': expected a whole number from 0"),
+        (["serve", "j", "--port", "99999"], "argument --port: '99999': expected a port, 0 to 65535"),
+        (["inspect", "d", "--page", ""], "argument --page: '': expected a folder; . is the current one"),
+        (["score", "j", "--workers", "0"], "argument --workers: '0': expected a number of processes, 1 to 1024"),
+        (["score", "j", "--workers", "1000000000"], "argument --workers: '1000000000': expected a number of processes"),
+        (["import", "tabel", "x"], "argument source: invalid choice: 'tabel'"),
+        (["import", "table", "x", "--dimensoin", "a=1:5:1"], "--dimensoin: no such option (did you mean --dimension?)"),
+        (["import", "table", "pairs.csv"], "the following arguments are required: --out"),
+    ],
+)
+def test_bad_words_are_one_line_that_helps(words, message, capsys):
+    assert failed(capsys, *words).startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize("words", ["J --device cpu - a.wav", "--level 0.9 J - --json a.wav", "J - a.wav --device cpu"])
+def test_options_may_stand_anywhere(words):
+    read = options_of(["score", *words.split()])
+    assert isinstance(read, Score)
+    assert (read.judge, read.context, read.response) == ("J", "-", "a.wav")
+
+
+def test_a_command_is_the_same_object_in_python(capsys):
+    words = ["plan", "--variance", "item=0.6", "residual=0.5", "--items", "40", "80", "--price", "0.2", "--json"]
+    same = Plan(variance=["item=0.6", "residual=0.5"], items=[40, 80], price=0.2, json=True)
+    assert options_of(words) == same
+    printed = output_of(capsys, *words)
+    assert same.run() == 0
+    assert capsys.readouterr().out == printed
+    assert options_of(["plan", "pilot.csv"]) == Plan("pilot.csv")  # defaults are those of the class
+    assert options_of(["recipes"]) == Recipes()
+    compared = options_of(["compare", "constant", "random", "--data", "d", "--split", "all", "--no-windows"])
+    command = "empathy-judge compare constant random --data d --split all --no-windows"
+    assert compared == Compare(["constant", "random"], data="d", split=None, windows=False, command=command)

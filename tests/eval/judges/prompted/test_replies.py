@@ -1,4 +1,4 @@
-"""Answers of status 200 that hold an error: told in the server's words, and handled as the code inside says."""
+"""Any answer ends in a score or a named failure; an error of status 200 is handled as the code in it says."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.replies import error_in, page_in_words, status_in
 
-from .conftest import GOOD, OPENAI_PRICE, RUNNER
-from .servers import Response, answer, gemini_answer, openai_answer
+from .conftest import OPENAI_PRICE, RUNNER
+from .servers import GOOD, Response, answer, gemini_answer, gemini_error, openai_answer, openai_error
 
 KEY = "sk-planted-QzXwVkJqZz"
 LOGIN = b"<!doctype html><html><head><title>Sign in\n to the network</title></head><body>x</body></html>"
@@ -167,3 +167,98 @@ def test_statuses(fields, status):
 
 def test_pages_in_words():
     assert page_in_words("<html><body><h1>Bad\n gateway</h1> nginx</body") == "Bad gateway nginx"
+
+
+VENDORS = ("openai", "gemini")
+
+
+def changed(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """An answer in which one field, named by its path, has another value."""
+    body = json.loads(json.dumps(body))
+    *way, last = [int(step) if step.isdigit() else step for step in path.split(".")]
+    inner: Any = body
+    for step in way:
+        inner = inner[step]
+    inner[last] = value
+    return body
+
+
+FIELDS = {
+    "openai": (
+        "id", "choices", "choices.0", "choices.0.message", "choices.0.message.content", "choices.0.message.tool_calls",
+        "choices.0.message.refusal", "choices.0.finish_reason", "choices.0.logprobs", "model", "usage",
+        "usage.prompt_tokens", "usage.completion_tokens", "usage.prompt_tokens_details",
+        "usage.prompt_tokens_details.audio_tokens",
+    ),
+    "gemini": (
+        "candidates", "candidates.0", "candidates.0.content", "candidates.0.content.parts",
+        "candidates.0.content.parts.0", "candidates.0.content.parts.0.text", "candidates.0.finishReason",
+        "candidates.0.logprobsResult", "promptFeedback", "modelVersion", "usageMetadata",
+        "usageMetadata.promptTokenCount", "usageMetadata.candidatesTokenCount", "usageMetadata.promptTokensDetails",
+        "usageMetadata.promptTokensDetails.1", "usageMetadata.promptTokensDetails.1.tokenCount",
+    ),
+}  # fmt: skip
+
+
+VALUES = (None, True, -1, 10**400, 1e308, "text", "\ud800\x00", [], [1, [2]], {}, {"a": {"b": []}})
+
+
+NAMED = {
+    OK, "malformed response", "unreadable answer", "empty answer", "refused", "blocked by safety filter", "cut off",
+    "score out of range",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_any_field_of_an_answer_may_be_of_any_type(vendor, scored, monkeypatch):
+    monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
+    monkeypatch.setattr(f"{RUNNER}._HOPELESS", 999)
+    bodies = [changed(answer(vendor, GOOD), path, value) for path in FIELDS[vendor] for value in VALUES]
+    found = scored(vendor, *bodies, pairs=len(bodies), settings=["samples=1", "price=0.1:0.1:0.1"], budget=1e9)
+    assert len(found.requests) == len(bodies)
+    assert set(found.table["status"]) <= NAMED
+    assert (found.table["status"] == OK).sum() > len(bodies) / 4
+    assert found.table["score"].dropna().between(1, 5).all()
+    assert min(meta["cost"] for meta in found.table["meta"] if meta["cost"] is not None) >= 0
+
+
+HOSTILE = {
+    "null": b"null", "a number": b"7", "a list": b"[]", "an empty object": b"{}", "nothing": b"",
+    "no text": b"\xff\xfe\x00", "deep lists": b"[" * 1_000_000,
+    "deep objects": b'{"choices":' * 200_000 + b"1" + b"}" * 200_000,
+    "deep in a field": b'{"choices": [], "usage": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "huge": b'{"choices": [{"message": {"content": "' + b"x" * 30_000_000 + b'"}}]}',
+    "a long number": b'{"choices": [{"index": ' + b"9" * 1_000_000 + b"}]}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_any_body_ends_in_a_named_failure(vendor, status, scored, monkeypatch):
+    monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
+    monkeypatch.setattr(f"{RUNNER}._HOPELESS", 99)
+    monkeypatch.setattr(f"{RUNNER}._SILENT_ROUNDS", 99)
+    responses = [Response(body, status) for body in HOSTILE.values()]
+    table = scored(vendor, *responses, pairs=len(HOSTILE), settings=["samples=1", "concurrency=1"]).table
+    told = {200: "malformed response", 400: "HTTP 400", 500: "server error"}[status]
+    found = dict(zip(HOSTILE, table["status"], strict=True))
+    expected = dict.fromkeys(HOSTILE, told) | {"huge": "malformed response"}
+    if status == 200 and vendor == "gemini":  # answers without a candidate
+        expected |= {"an empty object": "empty answer", "a long number": found["a long number"]}
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("vendor", "error"),
+    [
+        ("openai", openai_error(404, "no\nsuch \x1b[31mmodel " * 10_000)),
+        ("gemini", gemini_error(404, "NOT_FOUND", "no such model " * 10_000, [{"x": []}])),
+        ("openai", Response(b"<html>" * 100_000, 404)),
+        ("openai", Response({"error": {"message": {"deep": []}, "code": ["insufficient_quota"]}}, 401)),
+    ],
+)
+def test_what_is_long_in_an_error_stays_out_of_ours(vendor, error, scored):
+    with pytest.raises(UserError, match="a-model: HTTP 40") as told:
+        scored(vendor, error)
+    assert len(str(told.value)) < 600
+    assert "\n" not in str(told.value)

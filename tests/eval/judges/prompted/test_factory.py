@@ -1,144 +1,41 @@
-"""Settings, rubrics, forms and examples, without anybody being asked."""
+"""Judges by their specs: examples, keys, servers and answers that were paid for; whole programs that are killed."""
 
 from __future__ import annotations
 
 import itertools
-import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.judges.prompted.cache import cache_key
 from empathy_judge.eval.judges.prompted.costs import check_budget, disclosure, planned
 from empathy_judge.eval.judges.prompted.factory import choose_examples
-from empathy_judge.eval.judges.prompted.questions import AnswerForm, Sound, Unread, describe, score_question
-from empathy_judge.eval.judges.prompted.settings import Price, PromptedSettings, parse_settings
+from empathy_judge.eval.judges.prompted.questions import Sound, score_question
+from empathy_judge.eval.judges.prompted.settings import parse_settings
 
 from ...conftest import dataset_of
-from .conftest import EMPATHY, GOOD, clip
-from .servers import Response, answer, serve
-
-
-def test_settings():
-    settings = parse_settings(["rubric=support", "samples=5", "price=2.5:32:10", "base_url=http://h:1/v1/"], "x")
-    assert settings == PromptedSettings(rubric="support", samples=5, price=Price(2.5, 32, 10), base_url="http://h:1/v1")
-    for words, temperature in (([], 1), (["samples=1"], 0), (["samples=1", "temperature=0.7"], 0.7)):
-        assert parse_settings(words, "x").sampling_temperature == temperature
-
-
-@pytest.mark.parametrize(
-    ("setting", "expected"),
-    [
-        ("rubric=kindness", "vocal, attunement, support, plain"),
-        ("samples=1_0", "1 to 100"),
-        ("samples=012", "1 to 100"),
-        ("temperature=0_1", "0 to 2"),
-        ("price=1_0:1:1", "TEXT_IN"),
-        ("samples=0", "1 to 100"),
-        ("samples=1e3", "1 to 100"),
-        ("temperature=nan", "0 to 2"),
-        ("price=1:2", "TEXT_IN:AUDIO_IN:OUT"),
-        ("price=-1:2:3", "TEXT_IN:AUDIO_IN:OUT"),
-        ("base_url=ftp://host", "http://HOST"),
-        ("base_url=https://me:secret@host/v1", "without a user name or a password"),
-        ("base_url=http://host/v1?api-key=secret", "without ? and #"),
-        ("base_url=http://host/v1#", "without ? and #"),
-        ("concurrency=2.5", "a whole number, 1 to 1000"),
-        ("opponents=3", "an even number, or 0"),
-        ("voice=alloy", "expected NAME=VALUE of mode, rubric"),
-        ("samples", "NAME=VALUE"),
-    ],
+from .conftest import EMPATHY, clip
+from .servers import (
+    GOOD,
+    LimitedServer,
+    Request,
+    Response,
+    answer,
+    gemini_error,
+    openai_error,
+    serve,
 )
-def test_bad_settings_are_named(setting, expected):
-    with pytest.raises(UserError) as told:
-        parse_settings([setting], "openai:m")
-    assert expected in str(told.value)
-    assert setting.partition("=")[0] in str(told.value)
-
-
-def test_a_setting_that_comes_twice_is_refused():
-    with pytest.raises(UserError, match="samples comes twice; expected each setting once"):
-        parse_settings(["samples=1", "samples=2"], "openai:m")
-
-
-def test_anchors_stand_at_their_points():
-    five = describe("vocal", [EMPATHY])
-    assert [line.strip()[:5] for line in five.splitlines()[-5:]] == ["1 = t", "2 = t", "3 = c", "4 = w", "5 = i"]
-    hundred = describe("vocal", [Dimension("empathy", 0, 100)])
-    assert [line.split(" = ")[0].strip() for line in hundred.splitlines()[-5:]] == ["0", "25", "50", "75", "100"]
-    two = describe("plain", [Dimension("empathy", 0, 1, 1)])
-    assert two.splitlines()[-2:] == ["  0 = very poor", "  1 = excellent"]
-    three = describe("plain", [Dimension("empathy", 0, 2, 1)])
-    assert three.splitlines()[-3:] == ["  0 = very poor", "  1 = fair", "  2 = excellent"]
-    bad = describe("plain", [Dimension("noise", 1, 5, 1, higher_is_better=False)])
-    assert bad.splitlines()[-5] == "  1 = excellent"
-
-
-def test_what_a_form_describes_it_reads():
-    form = AnswerForm((EMPATHY, Dimension("warmth", 0, 10)))
-    assert form.schema()["required"] == ["reason", "vocal_empathy", "warmth"]
-    assert form.read('{"reason": "x", "vocal_empathy": 4, "warmth": 7.5}') == {"vocal_empathy": 4, "warmth": 7.5}
-    with pytest.raises(Unread, match="unreadable answer"):
-        form.read('{"vocal_empathy": 4}')
-    preferred = AnswerForm((EMPATHY,), "verdicts")
-    assert preferred.schema()["properties"]["vocal_empathy"]["enum"] == ["first", "tie", "second"]
-    assert preferred.read('{"reason": "", "vocal_empathy": "Second "}') == {"vocal_empathy": -1}
-    with pytest.raises(Unread, match="unreadable answer"):
-        preferred.read('{"reason": "", "vocal_empathy": "both"}')
-    twice = 'First {"vocal_empathy": 2}, but rather {"vocal_empathy": 3}'
-    assert AnswerForm((EMPATHY,)).read(twice) == {"vocal_empathy": 3}  # the last object counts
-
-
-@pytest.mark.parametrize(
-    ("written", "in_object", "alone"),
-    [
-        ("4", 4, 4),
-        (" 4.5 ", 4.5, 4.5),
-        ("+4", 4, 4),
-        ("\uff14", 4, 4),  # a full-width digit
-        ("4.", None, 4),
-        ("**Score:** 4", None, 4),
-        ("vocal_empathy = 4", None, 4),
-        *[
-            (words, None, None)
-            for words in (
-                "1_0", "4/5", "4 out of 5", "four of 5", "4,5", ".5", "4\u00bd", "\u22124", "1e0", "NaN", "4 or 5"
-            )
-        ],
-    ],
-)  # fmt: skip
-def test_a_number_is_one_number_or_none(written, in_object, alone):
-    """Python reads 1_0 as 10; a digit among words may be the end of the scale."""
-    scale = Dimension("vocal_empathy", 0, 10, 1)
-    told = json.dumps({"vocal_empathy": written})
-    for form, text, expected in (("scores", told, in_object), ("number", written, alone)):
-        if expected is None:
-            with pytest.raises(Unread, match="unreadable answer"):
-                AnswerForm((scale,), form).read(text)
-        else:
-            assert AnswerForm((scale,), form).read(text) == {"vocal_empathy": expected}
-
-
-def test_a_number_outside_the_scale_is_none():
-    for form, text in (("scores", '{"vocal_empathy": "11"}'), ("number", "-4"), ("number", "11")):
-        with pytest.raises(Unread, match="score out of range"):
-            AnswerForm((Dimension("vocal_empathy", 0, 10, 1),), form).read(text)
-
-
-def test_transcripts_alone_hold_no_sound(make_pairs):
-    (pair,) = make_pairs(1)
-    for hears, sounds, words in (("audio", 2, 0), ("both", 2, 2), ("transcript", 0, 2)):
-        question = score_question(pair, [EMPATHY], parse_settings([f"hears={hears}", "answers=schema"], "x"), 9)
-        texts = [part for part in question.messages[-1].parts if isinstance(part, str)]
-        assert len(question.sounds) == sounds
-        assert sum("transcript" in text for text in texts) == words
-    assert "You read" in question.system
-    silent = Pair("s", clip(300), group_id="g")
-    with pytest.raises(UserError, match="'s' has no response_text"):
-        score_question(silent, [EMPATHY], parse_settings(["hears=transcript", "answers=schema"], "x"), 9)
 
 
 def rated(count: int) -> PairDataset:
@@ -200,7 +97,7 @@ def test_judges_that_cannot_be_opened(spec, told, opened):
 
 @pytest.mark.parametrize("spec", ["openai:gpt-audio-1.5", "gemini:gemini-3.1-pro-preview"])
 def test_a_dry_run_needs_no_key(spec, opened):
-    assert opened(spec, rated(22), dry_run=True).session.provider.told == ", with no key"
+    assert opened(spec, rated(22), dry_run=True).session.provider.access == ", with no key"
 
 
 @pytest.mark.parametrize("key", ["the-first-half\nof-a-secret", "sk-schl\u00fcssel-secret"])
@@ -321,3 +218,94 @@ def test_a_variable_without_an_address_is_named(opened, monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", "localhost:8000")
     with pytest.raises(UserError, match=r"the variable OPENAI_BASE_URL is 'localhost:8000'; expected http://HOST"):
         opened("openai:m", rated(22))
+
+
+def command(url: str, data: Path, answers: Path, *more: str) -> list[str]:
+    spec = f"openai:m,base_url={url}/v1,samples=2,concurrency=4,price=2.5:32:10"
+    words = ["compare", spec, "constant", "--data", str(data), "--answers", str(answers), "--budget", "5"]
+    return [sys.executable, "-m", "empathy_judge.cli", *words, "--checks", "none", "--resamples", "50", *more]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_stopped_twice_and_resumed_nothing_is_paid_twice(number, rated_folder, tmp_path, capsys):
+    """Killed without warning, at most what was under way is lost."""
+    limited = LimitedServer()
+    charged = limited.charged
+    with serve(limited) as server:
+        arguments = command(server.url, rated_folder, tmp_path / "answers.sqlite")
+        for wanted in (40, 110):
+            process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            while sum(charged.values()) < wanted and process.poll() is None:
+                time.sleep(0.01)
+            process.send_signal(number)
+            _, told = process.communicate(timeout=60)
+            if number == signal.SIGTERM:
+                assert process.returncode == 75, told
+                assert "the same command goes on" in told
+        assert main([*arguments[3:], "--json"]) == 0
+    assert '"n_items": 100' in capsys.readouterr().out
+    if number == signal.SIGTERM:
+        assert len(charged) == 100
+        assert set(charged.values()) == {2}  # two samples of each pair, none asked a third time
+    assert 200 <= sum(charged.values()) <= 200 + 2 * 4
+
+
+def test_a_comparison_in_which_a_judge_scores_nothing_is_not_well(rated_folder, tmp_path, capsys):
+    with serve(lambda request: Response(answer("openai", GOOD | {"vocal_empathy": 9}))) as server:
+        assert main(command(server.url, rated_folder, tmp_path / "answers.sqlite", "--split", "train")[3:]) == 1
+    shown = capsys.readouterr()
+    assert shown.err.splitlines()[-1].endswith(": no pair has a score")
+    assert "40 failed (100 %: 40 x score out of range); 20 pairs without a score." in shown.out
+
+
+KEY = "sk-planted-QzXwVkJqZz"
+
+
+@pytest.mark.slow
+def test_no_key_and_no_audio_in_anything_that_is_written(rated_folder, tmp_path, monkeypatch, capsys):
+    """A key is planted; the server repeats it in its errors."""
+
+    def behave(request: Request) -> Response:
+        to_openai = "authorization" in request.headers
+        sent = request.headers["authorization" if to_openai else "x-goog-api-key"]
+        assert KEY in sent
+        if random.random() < 0.3:
+            told = f"failed with {sent} of {KEY}"
+            return openai_error(500, told) if to_openai else gemini_error(500, "INTERNAL", told)
+        if random.random() < 0.1:
+            told = f"bad request with {sent}"
+            return openai_error(400, told) if to_openai else gemini_error(400, "INVALID_ARGUMENT", told)
+        return Response(answer("openai", GOOD) if to_openai else answer("gemini", GOOD))
+
+    environment = os.environ | {"EMPATHY_JUDGE_API_KEY": KEY, "OPENAI_LOG": "debug"}
+    with serve(behave) as server:
+        out = tmp_path / "out"
+        gemini = f"gemini:m,base_url={server.url},samples=1,price=2:2:12"
+        more = ["--out", str(out), "--split", "train"]
+        arguments = command(server.url, rated_folder, tmp_path / "answers.sqlite", *more)
+        arguments.insert(arguments.index("constant"), gemini)
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, env=environment)
+        assert done.returncode == 0, done.stderr
+        assert {"authorization", "x-goog-api-key"} <= {name for one in server.requests for name in one.headers}
+        audio = server.requests[0].body["messages"][-1]["content"][1]["input_audio"]["data"]
+        asked = len(server.requests)
+        monkeypatch.setenv("EMPATHY_JUDGE_API_KEY", KEY)
+        assert main([*arguments[3:], "--dry-run"]) == 0
+        assert len(server.requests) == asked
+
+        def refuse(request: Request) -> Response:
+            return openai_error(401, f"Incorrect API key provided: {KEY[:6]}*****{KEY[-4:]} ({KEY})")
+
+    with serve(refuse) as server:
+        assert main(command(server.url, rated_folder, tmp_path / "other.sqlite")[3:]) == 2
+    shown = capsys.readouterr()
+    assert '"model": "m"' in shown.out
+    assert shown.err.strip().splitlines()[-1].startswith("error: openai:m: HTTP 401: ")
+    written = [done.stdout, done.stderr, shown.out, shown.err]
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert len(files) >= 4
+    everything = "\n".join(written).encode() + b"".join(file.read_bytes() for file in files)
+    for secret in (KEY, KEY[-4:], "Bearer", audio[200:240]):
+        assert secret.encode() not in everything, secret
+    assert asked > 50

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 OURS = re.compile(
     r"what is trained|part .*parameters.*trainable|(language_model|projector|audio_tower|pooling|head|all) .*\d|[┏┡└┃│]"
     r"|trained on \d+ pairs in|[\w: ]+: [\d,]+ of [\d,]+, (.* left|0\.0 per second, time left unknown$)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import json
 import math
@@ -23,8 +24,19 @@ from google.genai import types as gemini
 from openai.types.chat import completion_create_params as openai_types
 from pydantic import TypeAdapter
 
-from .conftest import GOOD, OPENAI_PRICE, RUNNER
-from .servers import Request, Response, answer, gemini_answer, gemini_error, in_turn, openai_answer, openai_error, serve
+from .conftest import OPENAI_PRICE, RUNNER
+from .servers import (
+    GOOD,
+    Request,
+    Response,
+    answer,
+    gemini_answer,
+    gemini_error,
+    in_turn,
+    openai_answer,
+    openai_error,
+    serve,
+)
 
 VENDORS = ("openai", "gemini")
 
@@ -323,3 +335,30 @@ def test_versions_are_recorded(scored):
     changing = [answer("openai", GOOD, model=f"m-{number}") for number in (1, 2)]
     found = scored("openai", *changing, settings=["samples=3", "concurrency=1"])
     assert found.row["meta"]["versions"] == ["m-1", "m-2"]
+
+
+def test_a_packed_answer_is_not_unpacked(scored, monkeypatch):
+    monkeypatch.setattr(f"{RUNNER}.ATTEMPTS", 1)
+    packed = Response(gzip.compress(bytes(50_000_000)), headers={"Content-Encoding": "gzip"})
+    found = scored("openai", packed)
+    assert found.row["status"] == "malformed response"
+    assert found.requests[0].headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_redirection_gets_neither_key_nor_audio(vendor, scored):
+    with serve(in_turn([Response(answer("openai", GOOD))])) as other:
+        away = Response(b"", 307, {"Location": f"{other.url}/v1/chat/completions"})
+        row = scored(vendor, away).row
+    assert (row["status"], other.requests) == ("HTTP 307", [])
+
+
+def test_a_key_that_the_model_repeats_is_kept_nowhere(scored, monkeypatch):
+    monkeypatch.setenv("EMPATHY_JUDGE_API_KEY", key := "a-key-of-no-vendor")
+    body = answer("openai", GOOD | {"reason": f"it is {key}"}, model=f"m-{key}")
+    found = scored("openai", body)
+    assert found.row["score"] == 4
+    assert found.row["meta"]["versions"] == ["m-[key]"]
+    kept = found.judge.session.answers._base.execute("SELECT reply FROM answers").fetchall()
+    assert key not in str(kept)
+    assert "it is [key]" in str(kept)

@@ -1,4 +1,4 @@
-"""MP3 is read to the last sample of its last frame, or refused by name.
+"""MP3 and FLAC are read to the last sample of their last frame, or refused by name.
 
 Streams without a Xing or Info header are made from files that have one: an encoder leaves it off where it cannot go
 back in its output. soundfile 0.14 with libsndfile 1.2.2 takes their length from size and bit rate.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import struct
 
 import numpy as np
@@ -64,11 +65,13 @@ def ape(size: int) -> bytes:
 
 
 ID3V1 = b"TAG" + bytes(125)
+LIKE_FRAMES = b"ID3\x04\x00\x00\x00\x00\x01\x00" + b"\xff\xfb\x90\x00" * 32
 TAGS = {
     "none": (b"", b""),
     "id3v2 45": (id3(45), b""),
     "id3v2 1 kB": (id3(1_024), b""),
     "id3v2 20 kB": (id3(20_480), b""),
+    "id3v2 that looks like frames": (LIKE_FRAMES, LIKE_FRAMES),
     "id3v1": (b"", ID3V1),
     "ape": (b"", ape(200)),
     "ape and id3v1": (b"", ape(200) + ID3V1),
@@ -210,6 +213,12 @@ def test_a_header_that_counts_itself_or_says_nothing():
     assert len(load_clip(bytes(vbri) + b"".join(frames)).samples) == samples_of(frames)
 
 
+def test_a_constant_bit_rate_without_a_header():
+    """Recorded streams have none; soundfile's length is then an estimate."""
+    data = mp3(np.random.default_rng(0).normal(0, 0.1, 160_000), 16_000)
+    assert len(load_clip(id3(20) + b"".join(without_header(data))).samples) == pytest.approx(160_000, abs=2_000)
+
+
 def test_an_id3_tag_in_front_of_another_format():
     data = encoded(speech(0.5, 16_000), 16_000, "FLAC")
     assert len(load_clip(id3(45) + data).samples) == 8_000
@@ -226,3 +235,74 @@ def test_bytes_that_look_like_frames_do_no_harm():
             broken[at : at + int(draw.integers(0, 9))] = draw.bytes(int(draw.integers(0, 9)))
         with contextlib.suppress(AudioError):  # any other error fails
             assert whole_mp3(bytes(broken)).samples > 0
+
+
+# ---------------------------------------------------------------- FLAC
+
+FLAC_RATE, FLAC_COUNT = 48_000, 240_000
+FLAC = encoded(np.random.default_rng(0).normal(0, 0.1, FLAC_COUNT), FLAC_RATE, "FLAC")
+
+
+def frames_of(data: bytes) -> list[bytes]:
+    """The header of a file, and its frames: those of libFLAC are of one size, and count from 0."""
+    starts, at = [], 42
+    for number in range(1_000):
+        coded = chr(number).encode()
+        match = re.compile(rb"\xff\xf8..%b" % re.escape(coded), re.DOTALL).search(data, at)
+        if match is None:
+            break
+        starts.append(match.start())
+        at = match.end()
+    return [data[start:end] for start, end in zip([0, *starts], [*starts, len(data)], strict=True)]
+
+
+def with_total(data: bytes, samples: int) -> bytes:
+    """Declares so many samples; 0 = as an encoder leaves it that writes to a pipe."""
+    return data[:21] + bytes([data[21] & 0xF0]) + samples.to_bytes(4, "big") + data[26:]
+
+
+@pytest.mark.parametrize("count", [160_000, 1_000])
+def test_flac_of_unknown_length(tmp_path, count):
+    whole = encoded(np.random.default_rng(0).normal(0, 0.1, count), kind="FLAC")
+    (tmp_path / "a.flac").write_bytes(with_total(whole, 0))
+    assert probe(tmp_path / "a.flac").seconds == count / 16_000
+    np.testing.assert_array_equal(load_clip(tmp_path / "a.flac").samples, load_clip(whole).samples)
+
+
+@pytest.mark.parametrize("claimed", [100, 28_000, 600 * 8_000 - 10_000])
+def test_ten_minutes_of_flac_that_claim_less(claimed):
+    data = encoded(np.random.default_rng(0).normal(0, 0.1, 600 * 8_000), 8_000, "FLAC")
+    with pytest.raises(AudioError, match=r"declares \d+ samples and holds \d+; expected"):
+        load_clip(with_total(data, claimed))
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [lambda own: own[:10] + own[11:], lambda own: own[:11] + own[10:], lambda own: own * 2],
+    ids=["a hole", "a frame twice", "all twice"],
+)
+def test_flac_with_a_hole(damaged):
+    head, *frames = frames_of(FLAC)
+    assert len(frames) == -(-FLAC_COUNT // 4_096)
+    for begin in (head, with_total(head, 0)):
+        with pytest.raises(AudioError, match=r"after \d+ samples some are missing or come again"):
+            load_clip(begin + b"".join(damaged(frames)))
+
+
+def test_flac_that_was_cut_without_decoding():
+    head, *frames = frames_of(FLAC)
+    cut = load_clip(with_total(head, 0) + b"".join(frames[10:])).samples
+    np.testing.assert_array_equal(cut, load_clip(FLAC).samples[10 * 4_096 :])
+
+
+@pytest.mark.parametrize("sizes", [(16, 4_096), (4_096, 65_535), (16, 16)])
+def test_flac_whose_header_says_other_sizes_of_blocks(sizes):
+    """The header of a stream of unknown length may be a guess; the frames say what they hold."""
+    changed = with_total(FLAC[:8] + struct.pack(">HH", *sizes) + FLAC[12:], 0)
+    np.testing.assert_array_equal(load_clip(changed).samples, load_clip(FLAC).samples)
+
+
+def test_flac_that_ends_within_its_header():
+    for length in range(4, 42):
+        with pytest.raises(AudioError, match=r"FLAC|not a sound file"):
+            load_clip(FLAC[:length])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 
+import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges import OK, check_score_table
-from empathy_judge.eval.judges.baselines.simple import HumanJudge, RandomJudge, without_raters
+from empathy_judge.eval.judges.baselines.simple import ConstantJudge, HumanJudge, RandomJudge, without_raters
 from scipy.stats import chisquare, spearmanr
 
 STEPPED, FREE = Dimension("empathy", 1, 5, 1), Dimension("warmth", -2, 3)
@@ -73,3 +74,16 @@ def test_raters_take_their_preferences_along(delivered):
     assert len(left.ratings) == len(delivered.ratings) / 3
     assert (left.card, left.pairs) == (delivered.card, delivered.pairs)
     assert len(delivered.ratings) == 3 * len(left.ratings)  # untouched
+
+
+def test_the_constant_judge_gives_the_mean_of_the_pairs_it_was_fitted_to(make_dataset):
+    dataset = make_dataset(noise=0.3, dimensions=("empathy", "warmth"))
+    train = dataset.subset("train")
+    judge = ConstantJudge.fitted_to(train)
+    table = judge.score(dataset.subset("test").pairs)
+    assert judge.dimensions == ("empathy", "warmth")
+    assert len(table) == 2 * 60
+    expected = train.mean_scores().mean()
+    for dimension in judge.dimensions:
+        scores = table.loc[table["dimension"] == dimension, "score"]
+        np.testing.assert_allclose(scores, expected[dimension])

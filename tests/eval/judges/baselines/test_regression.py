@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +13,13 @@ import pytest
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.checks import CHECKS
 from empathy_judge.eval.judges import OK, check_score_table
-from empathy_judge.eval.judges.baselines.regression import NO_TRANSCRIPT, TextJudge
+from empathy_judge.eval.judges.baselines.regression import (
+    FOLDS,
+    NO_TRANSCRIPT,
+    RegressionJudge,
+    Standardised,
+    TextJudge,
+)
 from scipy.stats import spearmanr
 
 KIND = ("I am so sorry.", "That sounds hard.", "I am here for you.", "Take your time.")
@@ -82,3 +90,49 @@ def test_punctuation_and_other_scripts_are_text(worded):
     dataset = dataclasses.replace(worded, pairs=tuple(pairs), ratings=ratings)
     found = TextJudge(dataset.subset("train")).score(dataset.subset("test").pairs)["score"]
     np.testing.assert_allclose(found, dataset.subset("test").mean_scores()["empathy"], atol=0.1)
+
+
+def fitted(dataset: PairDataset, features: np.ndarray) -> Any:
+    """What a judge on these features says of its regressions."""
+    learn = partial(Standardised.learn, seed=0)
+    return RegressionJudge("x", dataset, lambda pairs: (features, [OK] * len(pairs)), [learn]).record["fitted"]
+
+
+def test_a_kernel_wins_where_the_fit_of_the_two_decides(delivered):
+    """A rule that no weighted sum can follow: the response must be as the context is."""
+    rng = np.random.default_rng(0)
+    features = rng.choice([-1.0, 1.0], size=(600, 2)) + rng.normal(0, 0.1, (600, 2))
+    wanted = np.where(np.sign(features[:, 0]) == np.sign(features[:, 1]), 4.0, 2.0)
+    pairs = tuple(dataclasses.replace(delivered.pairs[0], pair_id=f"x{n}", group_id=f"g{n // 4}") for n in range(600))
+    ratings = pd.DataFrame({"pair_id": [pair.pair_id for pair in pairs], "score": wanted})
+    ratings = ratings.assign(rater_id="r", dimension="empathy")
+    dataset = dataclasses.replace(delivered, pairs=pairs, ratings=ratings)
+    found = fitted(dataset, features)
+    assert list(found) == ["empathy"]  # nobody rated warmth
+    assert found["empathy"]["kernel"] == "gaussian"
+    assert found["empathy"]["cross_validated_rmse"]["gaussian 0.6"] < 0.2
+    assert found["empathy"]["cross_validated_rmse"]["linear"] == pytest.approx(1.0, abs=0.05)
+
+
+def test_the_record_says_whether_ranks_were_fitted():
+    """Of ratings of two kinds never; of a few high ones above many low ones they predict better."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(300, 12))
+    groups = np.arange(300) // 4
+    told = features @ rng.normal(size=12) / 3 + rng.normal(0, 0.3, 300)
+    for target, ranks in ((np.clip(np.exp(2 * told), 1, 60), True), (np.where(told > 0, 4.0, 1.0), False)):
+        assert Standardised.learn(features, target, groups, seed=0)[1]["ranks"] == ranks
+
+
+def test_folds_keep_groups_whole(delivered):
+    """Features that name the group are worth nothing for other groups, and cross-validation must see that."""
+    train = delivered.subset("train")
+    groups = np.array([pair.group_id for pair in train.pairs])
+    features = (groups[:, None] == np.unique(groups)).astype(float)
+    rng = np.random.default_rng(0)
+    ratings = train.ratings.copy()
+    level = dict(zip(np.unique(groups), rng.uniform(1, 5, len(np.unique(groups))), strict=True))
+    ratings["score"] = [level[groups[[pair.pair_id for pair in train.pairs].index(p)]] for p in ratings["pair_id"]]
+    found = fitted(dataclasses.replace(train, ratings=ratings), features)
+    assert FOLDS == 5
+    assert found["empathy"]["cross_validated_rmse"]["linear"] > 0.9 * np.std(list(level.values()))

@@ -1,0 +1,62 @@
+"""`agreement` on a table of scores."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ..conftest import failed, output_of
+
+
+@pytest.fixture
+def scores(tmp_path) -> Path:
+    """Two people and a judge on twelve items, in columns of other names."""
+    path = tmp_path / "scores.csv"
+    rows = [
+        f"c{n},{who},warmth,{(n * step) % 7}" for n in range(12) for who, step in (("ann", 1), ("bob", 3), ("j", 1))
+    ]
+    path.write_text("\n".join(["clip,who,dimension,score", *rows]) + "\n")
+    return path
+
+
+def test_agreement_prints_tables_or_json(scores, capsys):
+    words = ["agreement", str(scores), "--column", "item=clip", "annotator=who", "--judges", "j", "--resamples", "50"]
+    plain = output_of(capsys, *words)
+    assert "people: ann, bob" in plain
+    assert "judges with the mean of ann, bob" in plain
+    assert "pairs" not in plain
+    found = json.loads(output_of(capsys, *words, "--pairs", "--kappa-weights", "ranks", "--json"))
+    assert (found["people"], found["judges"], found["kappa_weights"]) == (["ann", "bob"], ["j"], "ranks")
+    (one,) = found["dimensions"]
+    pairs = {(pair["first"], pair["second"]): pair["quadratic_kappa"]["value"] for pair in one["pairs"]}
+    assert pairs["ann", "j"] == pytest.approx(1.0)
+    assert set(pairs) == {("ann", "bob"), ("ann", "j"), ("bob", "j")}
+    found = json.loads(output_of(capsys, *words, "--exclude", "bob", "--json"))
+    assert (found["people"], found["left_out"]) == (["ann"], ["bob"])
+    assert found["dimensions"][0]["judges"]["j"]["spearman"]["value"] == pytest.approx(1.0)
+
+
+def test_agreement_names_what_is_wrong(scores, capsys):
+    words = ["agreement", str(scores), "--column", "item=clip", "annotator=who"]
+    has = "it has 'clip', 'who', 'dimension', 'score'"
+    assert failed(capsys, "agreement", str(scores)) == (
+        f"error: {scores}: no column 'item'; {has}; expected a mapping item=COLUMN (--column)"
+    )
+    assert failed(capsys, *words[:3], "item=file") == f"error: {scores}: no column 'file' (mapped to item); {has}"
+    where = f"not among the annotators of {scores} that count"
+    assert failed(capsys, *words, "--judges", "k") == f"error: --judges 'k': {where}; expected 'ann', 'bob', 'j'"
+    line = failed(capsys, *words, "--exclude", "j", "--judges", "j")
+    assert line == f"error: --judges 'j': {where}; expected 'ann', 'bob'"
+    whole = scores.read_text()
+    scores.write_text(whole + "c0,ann,warmth,1\n")
+    assert failed(capsys, *words) == (
+        f"error: {scores}, row 37 (line 38), column 'clip': ann scores item 'c0' on warmth again, as in row 1; "
+        "expected one score per item, dimension and annotator"
+    )
+    scores.write_text(whole + "c12,ann,warmth,warm\n")
+    assert failed(capsys, *words) == (
+        f"error: {scores}, row 37 (line 38), column 'score': value 'warm'; "
+        "expected a finite number, at most 1e+50, or nothing where it is missing"
+    )
