@@ -183,21 +183,22 @@ def read_ratings(ratings: str | Path, answers: Answers) -> pd.DataFrame:
             for record in source.records()
         ]
         table = pd.DataFrame(rows, columns=list(RATING_COLUMNS))
-    own = table[table["pair_id"].isin(answers.rows["pair_id"]) & table["dimension"].isin(answers.dimensions)]
-    if own["score"].notna().sum() == 0:
+    known = table["pair_id"].isin(answers.rows["pair_id"].tolist()) & table["dimension"].isin(list(answers.dimensions))
+    own = table.loc[known & table["score"].notna()]
+    if own.empty:
         raise UserError(
             f"{path}: rates none of the scored responses on {names_shown(answers.dimensions)}; "
             "expected ratings of the same pair_id and dimension"
         )
-    return own[own["score"].notna()]
+    return own
 
 
 # ---------------------------------------------------------------- one dimension
 
 
 def _board(answers: Answers, dimension: str, people: pd.DataFrame | None) -> Board:
-    scored = answers.rows[answers.rows[dimension].notna()]
-    mine = None if people is None else people[people["dimension"] == dimension]
+    scored = answers.rows.loc[answers.rows[dimension].notna()]
+    mine = None if people is None else people.loc[people["dimension"] == dimension]
     rated = None if mine is None or mine.empty else mine
     human = pd.Series(dtype=float) if rated is None else rated.groupby("pair_id")["score"].mean()
     sums = SystemSums.of(
@@ -246,7 +247,7 @@ def _system(
     wins: np.ndarray,
     scored: pd.DataFrame,
 ) -> BoardSystem:
-    rows = scored[scored["system"] == sums.systems[k]]
+    rows = scored.loc[scored["system"] == sums.systems[k]]
     others = np.delete((wins[k] - wins[:, k] + 1) / 2, k)
     warned = rows["warnings"]
     return BoardSystem(
@@ -291,7 +292,7 @@ def _rater_noise(rated: pd.DataFrame | None) -> float | None:
     if rated is None:
         return None
     of_pair = rated.groupby("pair_id")["score"].agg(["var", "count"])
-    several = of_pair[of_pair["count"] > 1]
+    several = of_pair.loc[of_pair["count"] > 1]
     freedom = several["count"] - 1
     noise = float(np.sqrt((several["var"] * freedom).sum() / freedom.sum())) if len(several) else 0.0
     return noise or None
@@ -348,14 +349,14 @@ def _sentences(board: Board, answers: Answers, dimension: str) -> list[str]:
     said = []
     if board.source == "judge":
         said.append(
-            "This is the opinion of the judge. Its own bias for or against a system is in no interval: a difference here "
-            "is not yet one that people hear. Ratings of some responses (--ratings) make it one."
+            "This is the opinion of the judge. Its own bias for or against a system is in no interval: a difference "
+            "here is not yet one that people hear. Ratings of some responses (--ratings) make it one."
         )
     else:
         saved = board.ratings_worth
         said.append(
-            f"Means and differences are those of people, by {counted(board.n_ratings, 'rating')}; the judge only narrows "
-            "the intervals, which hold however bad it is if the rated responses were chosen at random."
+            f"Means and differences are those of people, by {counted(board.n_ratings, 'rating')}. The judge only "
+            "narrows the intervals: they hold however bad it is, if the rated responses were chosen at random."
         )
         if saved is not None and saved >= 1.05:
             needed = f"{round(board.n_ratings * saved):,}"
@@ -368,13 +369,14 @@ def _sentences(board: Board, answers: Answers, dimension: str) -> list[str]:
     else:
         told = sum(row.better for row in board.differences)
         said.append(
-            f"{told} of {counted(len(board.differences), 'pair')} of systems differ at the 5 % level, corrected for all pairs "
-            "(Holm)."
+            f"{told} of {counted(len(board.differences), 'pair')} of systems differ at the 5 % level, corrected for "
+            "all pairs (Holm)."
         )
     shared = min((row.difference.n_groups for row in board.differences), default=0)
     if board.source == "judge" and shared < board.n_contexts:
         said.append(
-            f"Not all systems answer all {board.n_contexts} contexts: differences are over those that two share, {shared} or more."
+            f"Not all systems answer all {board.n_contexts} contexts: differences are over those that two share, "
+            f"{shared} or more."
         )
     if missing:
         said.append(f"{counted(missing, 'response')} of {sum(rows.values()):,} had no score and do not count.")
