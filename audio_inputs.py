@@ -9,11 +9,10 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from .data_modules.audio import AudioSource, Clip
+from .data_modules.audio import AudioSource
 from .data_modules.errors import AudioError, UserError, counted, os_reason, shown
 from .data_modules.samples import clip_of, decoded
 from .data_modules.schema import Pair, Turn, check_situation
-from .data_modules.stored_clips import StoredClip
 from .data_modules.writing import is_missing
 
 
@@ -44,7 +43,7 @@ def clip(audio: Audio) -> AudioSource:
     """
     if isinstance(audio, str | Path) and "\0" in str(audio):
         raise AudioError(f"path {shown(str(audio))}: holds a zero byte; expected the path of a file", "no such file")
-    if isinstance(audio, str | Path | bytes | Clip | StoredClip):
+    if isinstance(audio, AudioSource):
         return audio
     if isinstance(audio, bytearray | memoryview):
         return bytes(audio)
@@ -62,6 +61,11 @@ def clip(audio: Audio) -> AudioSource:
         "bytes of an audio file, a file opened in binary mode, (samples, rate in Hz), or a cell of a Hugging Face "
         "dataset"
     )
+
+
+def _clip_or_none(audio: Any) -> AudioSource | None:
+    """A clip from outside, or None where a table holds nothing."""
+    return clip(audio) if isinstance(audio, AudioSource) or not is_missing(audio) else None
 
 
 def _read(read: Callable[[], Any]) -> Any:
@@ -113,22 +117,22 @@ def pairs_of(
     """One pair or many, as `Scorer.score` takes them, and whether responses were given as a list. What is no list holds
     for all responses, and is read once.
 
-    All are looked at before any is heard.
+    All are checked before any is decoded.
 
     Raises:
         UserError: If lists differ in length, there is one response and a list of something else, or one is no clip or
             no text.
     """
-    context, situation = None if is_missing(context) else context, None if is_missing(situation) else situation
     contexts, responses, situations = column(context), column(response), column(situation)
     if responses is None and (contexts is not None or situations is not None):
         raise UserError("one response with lists of contexts or situations; expected lists with a list of responses")
-    several = responses is not None
-    responses = responses if several else [response]
+    only: Any = context if contexts is None else None
+    if only is not None:
+        only = _clip_or_none(only)
+    if responses is None:
+        return [_pair(0, only, response, situation)], False
     count = len(responses)
-    if contexts is None:
-        only: Any = context
-        contexts = [None if only is None else clip(only)] * count
+    contexts = [only] * count if contexts is None else contexts
     situations = [situation] * count if situations is None else situations
     if len(contexts) != count or len(situations) != count:
         raise UserError(
@@ -136,7 +140,7 @@ def pairs_of(
             f"{counted(len(situations), 'situation')}; expected a list of as many, or one for all"
         )
     rows = enumerate(zip(contexts, responses, situations, strict=True))
-    return [_numbered_pair(number, *values) for number, values in rows], several
+    return [_pair(number, *values) for number, values in rows], True
 
 
 def numbered(questions: Iterable[Question]) -> Iterator[Pair | AudioError]:
@@ -156,16 +160,18 @@ def numbered(questions: Iterable[Question]) -> Iterator[Pair | AudioError]:
         if unknown or is_missing(values.get("response")):
             problem = f"{unknown[0]!r}" if unknown else "no response"
             raise UserError(f"pair {number}: {problem}; expected {', '.join(_NAMES)}")
-        context, situation = (None if is_missing(own) else own for own in map(values.get, ("context", "situation")))
         try:
-            yield _numbered_pair(number, context, values["response"], situation)
+            yield _pair(number, values.get("context"), values["response"], values.get("situation"))
         except AudioError as error:  # the others are scored
             yield error
 
 
-def _numbered_pair(number: int, context: Any, response: Any, situation: Any) -> Pair:
+def _pair(number: int, context: Any, response: Any, situation: Any) -> Pair:
     try:
-        check_situation(situation)
-        return make_pair(f"{number}", None if context is None else clip(context), clip(response), situation)
+        if situation is not None:
+            situation = None if is_missing(situation) else situation
+            check_situation(situation)
+        context = None if context is None else _clip_or_none(context)
+        return make_pair(f"{number}", context, clip(response), situation)
     except UserError as error:
         raise error.at(f"pair {number}") from None

@@ -31,15 +31,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     silence_libraries()
     _open_streams()
-    is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not where a shell ignores it
+    # A shell starts programs in the background with SIGINT ignored; that is left as it is
+    is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     before = listen(_interrupt, [signal.SIGINT] if is_usual else [])
     try:
         try:
             code = options_of(sys.argv[1:] if arguments is None else list(arguments)).run()
         except SystemExit as stopped:
-            if isinstance(stopped.__context__, BrokenPipeError):  # as rich says it
+            # rich answers a broken pipe with SystemExit(1)
+            if isinstance(stopped.__context__, BrokenPipeError):
                 return 141
-            sys.stdout.flush()  # of --help
+            # The text of --help may still be in the buffer: a full disk is to be reported as for all other output
+            sys.stdout.flush()
             raise
         sys.stdout.flush()
         return code
@@ -55,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.filename is None and _output_is_full():
             error.filename = "standard output"
             _close_output()
-        if lost_process(error):  # not code 2: what starts processes again may do so
+        # Not code 2: torchrun and SLURM start a run again that lost a process, and not one that was called wrongly
+        if lost_process(error):
             lost = UserError(f"another process of this run ended or does not answer ({error}); its own lines say why")
             print(f"error: {lost}", file=sys.stderr)
             return FAILED_CHECKS
@@ -92,9 +96,10 @@ def options_of(words: Sequence[str]) -> Command:
     name, *rest = words
     if name not in COMMANDS:
         raise UserError(f"{name}: no such command{did_you_mean(name, COMMANDS)}; see empathy-judge --help")
-    if name == "train":  # a tree of settings, read once it is known that neither torch nor Lightning are needed
+    # Settings of training are a tree, which jsonargparse reads; each source of `import` has options of its own
+    if name == "train":
         return training.Train(rest)
-    if name == "import":  # each source has options of its own
+    if name == "import":
         return data.read_import(rest)
     return read(name, COMMANDS[name], rest)
 
@@ -115,7 +120,7 @@ def _open_streams() -> None:
     """Escape characters that a terminal cannot encode; a closed output (`>&-`) is replaced by the null device."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            # otherwise the next opened file would get its descriptor
+            # Otherwise the next opened file would get its descriptor, and the output with it
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         elif isinstance(stream := getattr(sys, name), io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -55,7 +55,7 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = Fals
         overrides = [] if epochs is None else ["--trainer.max_epochs", str(epochs)]
         run = train(["--config", "nano", *overrides], out / "data", out / "run")
         assert run is not None  # only a dry run has none
-        step(3, "evaluate: agreement on contexts that training has not heard, and listening checks")
+        step(3, "evaluate: agreement on contexts that training has not seen, and listening checks")
         dataset = PairDataset.load(out / "data")
         judge = TrainedJudge.load(run.folder)
         judge.name = "nano judge"

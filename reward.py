@@ -42,7 +42,7 @@ _LOGGER = logging.getLogger("empathy_judge.reward")
 class EmpathyReward:
     """Rewards for spoken responses: from `limits[0]` to `limits[1]`, the higher the better, in the order of the calls.
 
-    The reward of a response depends on nothing else in its batch. Pairs that were heard before are not heard again.
+    The reward of a response depends on nothing else in its batch. Pairs that were scored before are not scored again.
     Safe for several threads.
 
     Attributes:
@@ -66,7 +66,7 @@ class EmpathyReward:
         Args:
             scorer: The judge.
             speak: Turns completions into clips: a codec's decoder, a vocoder, or what reads the files that a server
-                wrote. Called by name with `completions` and with all that the trainer passes beside them.
+                wrote. Called by name with `completions` and with all else that the trainer passes.
             context: Name of the column with the clip that is answered; without such a column responses are judged
                 alone.
             situation: Name of the column with the text about the situation.
@@ -111,7 +111,7 @@ class EmpathyReward:
             prompts: One for each completion.
             completions: What the policy wrote.
             columns: Of the data set, a value for each completion; `completion_ids` and what else TRL passes. Its
-                `log_metric` is told the share of responses without a reward.
+                `log_metric` gets the share of responses without a reward.
 
         Returns:
             A reward for each completion; None = TRL gives the sample no learning signal (1.6 and later).
@@ -164,12 +164,12 @@ class EmpathyReward:
     def verl_sample(
         self, data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any], **others: Any
     ) -> float:
-        """`verl` for one sample: the `compute_score` of the reward managers that verl runs beside its rollouts."""
+        """`verl` for one sample: the `compute_score` of the reward managers that verl runs during its rollouts."""
         return self.verl([data_source], [solution_str], [ground_truth], [extra_info], **others)[0]
 
     def _of_all(self, count: int, contexts: Any, responses: Any, situations: Any) -> list[Reward]:
         """Rewards of all responses. Every input is checked before any clip is scored."""
-        heard = [
+        clips_answered = [
             None if value is None else _named(f"completion {number}: {self._context}", clip, value)
             for number, value in enumerate(_listed(contexts, count, f"{self._context} holds", "value"))
         ]
@@ -180,7 +180,7 @@ class EmpathyReward:
         spoken = [self._response(number, value) for number, value in enumerate(clips)]
         keys: dict[int, _Key] = {}
         pairs: dict[_Key, Pair] = {}
-        for number, (context, response, text) in enumerate(zip(heard, spoken, texts, strict=True)):
+        for number, (context, response, text) in enumerate(zip(clips_answered, spoken, texts, strict=True)):
             if not isinstance(response, Reward):
                 keys[number] = (None if context is None else _hash(context), _hash(response), text)
                 pairs[keys[number]] = make_pair(str(number), context, response, text)

@@ -19,9 +19,9 @@ from .data_modules.schema import Pair
 from .models.artifact import LoadedJudge
 from .models.assessment import Assessment, Ranked, Scale, Score, cautions, in_order, label
 from .models.calibration import DEFAULT_LEVEL, LEVELS, preference, uncalibrated
-from .models.clip_encoder import KEPT_BYTES
 from .models.disk_store import DiskStore
-from .models.scoring import Predictor, ScoredPair, load_to_score
+from .models.score_table import Column, score_columns
+from .models.scoring import KEPT_BYTES, Predictor, ScoredPair, load_to_score
 from .models.settings import Quantization
 from .models.three_way import BesideNext, Preference
 
@@ -40,9 +40,9 @@ class Scorer:
         description: What `judge.json` says: training data, hashes, versions.
         dimensions: What it scores and on which scale.
         calibration: What is known of its errors; None = nothing.
-        sampling_rate: Hz at which it hears; clips of any rate are resampled.
-        max_seconds: Longest clip that it hears whole.
-        windows: Whether longer ones are heard in windows.
+        sampling_rate: Hz of the clips that it reads; clips of any rate are resampled.
+        max_seconds: Longest clip that it reads as a whole.
+        windows: Whether longer ones are read in windows.
         batch_size: Most pairs per forward pass.
         judge: The network, on its device.
         predictor: Runs it.
@@ -89,12 +89,12 @@ class Scorer:
             batch_size: Most pairs per forward pass; scores do not depend on it. None = 16 on a CPU, 64 on a GPU. Where
                 memory runs out, batches are made smaller, and no pair is lost.
             cache: Folder that keeps the audio tower's output for each clip, at most 100 GB; training with
-                `cache.folder` shares it. None = it is kept for as long as this scorer lives.
+                `cache.folder` shares it. None = it stays in memory for as long as this scorer lives.
             compiled: Whether layers are compiled (`torch.compile`): the first batches take minutes, later ones less
                 than otherwise. Scores change in the last digits.
-            kept_bytes: Bytes of audio states that are kept in memory, for clips that come again.
+            kept_bytes: Bytes of audio states that stay in memory, for clips that come again.
             revision: Commit, tag or branch on the hub.
-            windows: Clips longer than `max_seconds` are heard in windows of equal length; what the head reads is the
+            windows: Clips longer than `max_seconds` are read in windows of equal length; what the head reads is the
                 mean over these, each weighted by the seconds in which it has a voice. False = they are refused.
 
         Raises:
@@ -133,7 +133,7 @@ class Scorer:
 
         Args:
             context: What the response answers: a clip, or None to judge the response alone. For several responses a
-                list of the same length, or one clip that all of them answer, which is then heard only once.
+                list of the same length, or one clip that all of them answer, which is then encoded only once.
             response: The clip that is judged, or a list of clips.
             situation: Text about the situation, as raters were given it; for several responses one for all or a list.
 
@@ -161,7 +161,7 @@ class Scorer:
         self, context: Audio | None, response: Audio, *, situation: str | None = None, level: float = DEFAULT_LEVEL
     ) -> Assessment: ...
     def assess(self, context, response, *, situation=None, level=DEFAULT_LEVEL) -> Assessment | list[Assessment]:
-        """As `score`, with all that is known beside each score: standard error, interval, a word for it, warnings.
+        """As `score`, with all that is known of each score: standard error, interval, a word for it, warnings.
 
         Args:
             context: As for `score`.
@@ -189,7 +189,7 @@ class Scorer:
         situation: str | None = None,
         by: Sequence[str] | None = None,
     ) -> list[Ranked]:
-        """Put responses to one context in order, the best first; the context is heard once.
+        """Put responses to one context in order, the best first; the context is encoded once.
 
         Responses whose audio cannot be used come last, in the order in which they were given, as do those of equal
         merit.
@@ -269,7 +269,7 @@ class Scorer:
     def beside_next(
         self, ranked: Sequence[Ranked], by: Sequence[str], max_error: float | None = None
     ) -> list[BesideNext | None]:
-        """What people will say of each response in a ranking beside the next one.
+        """What people will say of each response in a ranking when they compare it with the next one.
 
         Args:
             ranked: The ranking.
@@ -287,6 +287,11 @@ class Scorer:
                 estimate = preference(model, response.found.scores[by[0]], following.found.scores[by[0]])
                 results[position] = None if estimate is None else model.beside(estimate, max_error)
         return results
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of a table of its scores."""
+        return score_columns([dimension.name for dimension in self.dimensions], self.calibration)
 
     async def score_async(self, context, response, *, situation=None):
         """`score` in a thread, while the event loop goes on."""
@@ -354,7 +359,7 @@ class Scorer:
         return Assessment(scores, cautions(scored.facts, domain) if scored.facts else (), scored.windows, seconds)
 
     def check_clip(self, audio: Audio) -> None:
-        """Check that the judge can hear this clip.
+        """Check that the judge can read this clip.
 
         Raises:
             AudioError: If it cannot be read, is not finite, or is too long (see `windows`).

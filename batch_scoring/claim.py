@@ -28,31 +28,13 @@ class Claim:
         self._path = parts.folder / _LOCK
         self._file: IO[str] | None = None
 
-    def check(self, restart: bool) -> None:
-        """Look, before the manifest is read, whether another job is in the folder.
-
-        Args:
-            restart: Whether one at which nobody works gives way.
-
-        Raises:
-            UserError: If so.
-        """
-        # Another job is told of at once, before a long manifest is read; whether this one begins, `take` decides
-        if self._file is not None or (different := self._different()) is None:
-            return
-        with system_errors(self._path, "written"), open_lock(self._path) as lock:
-            if try_lock(lock) is False:
-                raise self._busy(different)
-        if not restart and self._parts.entries():
-            raise self._begun(different)
-
     def take(self, rows: int, replaces: Mapping[str, str | int] | None, restart: bool) -> None:
         """Begin the job, or join those who are at work on it.
 
         Args:
             rows: How many the manifest has.
             replaces: What the file of scores is known by that may be replaced at the end; None = there is none.
-            restart: As for `check`.
+            restart: Whether what is done is deleted, and another job gives way at which nobody works.
 
         Raises:
             UserError: If another job is in the folder, or it cannot be written.
@@ -95,8 +77,12 @@ class Claim:
         if different is not None:
             if alone is False:
                 raise self._busy(different)
-            if self._parts.entries() or (alone is None and not restart):
+            if not restart and (alone is None or self._parts.entries()):
                 raise self._begun(different)
+        if restart:
+            # The plan stays: a process at work on the same job does it again
+            for path in self._parts.entries():
+                path.unlink(missing_ok=True)
         if alone is False:
             return self._parts.under_way()  # else whoever held the lock has just finished
         if not self._parts.under_way():

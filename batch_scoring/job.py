@@ -17,8 +17,9 @@ from ..core.version import __version__
 from ..data_modules.errors import AudioError, UserError, shown
 from ..data_modules.folders import check_writable, file_hash, replace_file
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
+from ..models.score_table import Column, Value, row_columns
 from .manifest import SUFFIXES, Manifest, Row, RowReader
-from .scores import Column, ScoredRow, Value, in_windows, row_columns, write_scores
+from .scores import ScoredRow, in_windows, write_scores
 
 if TYPE_CHECKING:
     from ..scorer import Scorer
@@ -38,7 +39,7 @@ class Job:
     out: Path
     level: float | None = None  # of the intervals; None = the usual one, and no matter if there are none
     checksums: bool = False  # files that changed are known by their content instead of size and modification time
-    audio_root: Path | None = None  # another folder, beside that of the manifest, in which clips may lie
+    audio_root: Path | None = None  # a second folder in which clips may lie, besides that of the manifest
     # arguments of `Scorer.from_pretrained` beyond the judge and the device
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -172,8 +173,8 @@ class DamagedError(Exception):
 class Parts:
     """The folder `OUT.parts`. Any number of processes on any number of machines write into it.
 
-    Nothing is locked but the plan (`claim.Claim`). A file is written beside its place and renamed, so that it is there
-    as a whole or not at all. Two processes that score one chunk write the same part. A part holds its number of rows
+    Nothing is locked but the plan (`claim.Claim`). A file is written under another name and renamed: it is there as a
+    whole or not at all. Two processes that score one chunk write the same part. A part holds its number of rows
     and their hash: what was damaged since, by a disk or a person, is scored again. Names of parts carry the identity of
     the job, so that a process that did not notice that another job was begun here does no harm.
     """

@@ -20,10 +20,11 @@ try:
 except ImportError as error:
     raise UserError("ray is not installed; expected pip install 'empathy-judge[ray]', or another engine") from error
 
+from ..models.score_table import Column
 from ..scorer import Scorer
 from .job import Parts
 from .manifest import RowReader
-from .scores import Column, score_columns, score_rows
+from .scores import score_rows
 from .workers import Worker
 
 _MOST_BLOCKS = 1000
@@ -69,7 +70,7 @@ def _start() -> None:
     """
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     stderr = os.dup(2)
-    # The core says, outside Python's logging, that it was told to be silent
+    # The core says, outside Python's logging, that it was asked to be silent
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), 2)
     try:
@@ -106,7 +107,7 @@ class ScoreBatch:
                        compute=ray.data.ActorPoolStrategy(size=8))
 
     A clip is bytes or a structure of `bytes` and `path`; a path if a folder is named, in which it lies and which it may
-    not leave. The columns are those of `scores.score_columns` and `status`: `ok`, or why a row has no scores. Unknown
+    not leave. The columns are those of `Scorer.columns` and `status`: `ok`, or why a row has no scores. Unknown
     numbers are NaN. Use a multiple of 64 as `batch_size`.
     """
 
@@ -122,7 +123,6 @@ class ScoreBatch:
             **settings: As for `Scorer.from_pretrained`.
         """
         self._scorer = Scorer.from_pretrained(judge, **settings)
-        self._columns = score_columns(self._scorer)
         self._reader = RowReader(None if folder is None else Path(folder))
         self._level = level
 
@@ -132,9 +132,9 @@ class ScoreBatch:
         count = len(batch["response_audio"])
         cells = [{name: _plain(values[row]) for name, values in batch.items()} for row in range(count)]
         rows = [self._reader.row(str(number), row, f"row {number + 1}") for number, row in enumerate(cells)]
-        scored = [row.values for row in score_rows(self._scorer, rows, self._columns, self._level)]
+        scored = [row.values for row in score_rows(self._scorer, rows, self._level)]
         added = list(zip(*scored, strict=True))[1:]
-        columns = (*self._columns, Column("status", "text"))
+        columns = (*self._scorer.columns, Column("status", "text"))
         scores = {
             # None becomes NaN
             column.name: np.array(values, dtype=np.float64 if column.kind in ("number", "count") else object)

@@ -32,7 +32,7 @@ _LOOK = 1.0  # seconds between two looks at what all processes have done
 
 @dataclass(frozen=True)
 class Summary:
-    """What became of a manifest; stands beside the scores in `OUT.summary.json`."""
+    """What became of a manifest; written next to the scores, in `OUT.summary.json`."""
 
     rows: int
     scored: int  # rows that have scores
@@ -84,7 +84,7 @@ def score_manifest(
     """Score a manifest, or go on with a manifest that was begun.
 
     Every row of the manifest becomes a row of `job.out`, in the same order, with scores or with a status that says why
-    there are none. What is done is kept in `OUT.parts` until all is; the same call goes on after any end. Several
+    there are none. What is done stays in `OUT.parts` until all is; the same call goes on after any end. Several
     processes that see the folder share the work by their ranks, and rank 0 puts the parts together. Parts that are
     damaged or were made of audio files that changed since are scored again. SIGTERM, SIGUSR1 and Ctrl-C end the program
     with exit code `ASKED_TO_STOP`, workers first.
@@ -135,11 +135,6 @@ def score_manifest(
 def _begin(parts: Parts, claim: Claim, launch: Launch, restart: bool, overwrite: bool, again: bool) -> Summary | None:
     """Plan the job if it is not planned yet; returns its summary if there is nothing to do."""
     job, manifest = parts.job, Manifest(parts.job.manifest)
-    claim.check(restart)
-    # The plan stays: a process at work on the same job does it again
-    if restart:
-        for path in parts.entries():
-            path.unlink(missing_ok=True)
     plan = parts.begun()
     # Nothing of this job is under way: the manifest is read once before the plan says how many rows it has
     if plan is None or plan["identity"] != parts.identity:

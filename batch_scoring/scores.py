@@ -1,4 +1,4 @@
-"""Scores as flat rows: their columns, how rows are scored, and how they are written, to a file or a DataFrame."""
+"""How the rows of a table are scored, and how scores are written, to a file or a DataFrame."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from ..data_modules.errors import AudioError, UserError
 from ..data_modules.parallel import ProgressBar
 from ..data_modules.tables import plain_text
+from ..models.score_table import DECIMALS, OK, WINDOWS, Column, Value, flat_scores, row_columns
 from .manifest import COLUMNS, Manifest, Row, RowReader
 
 if TYPE_CHECKING:  # torch and pandas: a process that only puts parts together needs neither
@@ -26,18 +27,8 @@ if TYPE_CHECKING:  # torch and pandas: a process that only puts parts together n
     from ..models.assessment import Assessment
     from ..scorer import Scorer
 
-Value = float | int | bool | str | None
-_DECIMALS = 6
 _GROUP_ROWS = 2**16  # of a row group in Parquet, at least
 _ARROW = {"number": pa.float64(), "count": pa.int64(), "flag": pa.bool_(), "text": pa.string()}
-
-
-class Column(NamedTuple):
-    """A column of scores."""
-
-    name: str
-    # `number`: rating points or seconds, None = unknown; `count`; `flag`; or `text`
-    kind: Literal["number", "count", "flag", "text"]
 
 
 class ScoredRow(NamedTuple):
@@ -47,62 +38,21 @@ class ScoredRow(NamedTuple):
     error: AudioError | None  # why there are no scores; None = there are
 
 
-def score_columns(scorer: Scorer) -> tuple[Column, ...]:
-    """The columns of what a judge says of a response.
-
-    Its dimensions; of a calibrated judge then of each `NAME_standard_error`, `NAME_low` and `NAME_high`, and where it
-    may abstain `NAME_abstained` (true = too unsure to be asked); then `NAME_label`, the nearest of five words, empty
-    where scores are no rating points; `warnings`, codes of `Caution` joined by `;`, mostly empty; and `windows` and
-    `seconds` as in `Assessment`.
-    """
-    names = [dimension.name for dimension in scorer.dimensions]
-    calibrated: list[Column] = []
-    if scorer.calibration is not None:
-        for name in names:
-            calibrated += [Column(f"{name}_{kind}", "number") for kind in ("standard_error", "low", "high")]
-            calibrated += [Column(f"{name}_abstained", "flag")] if scorer.calibration.abstains else []
-    labels = [Column(f"{name}_label", "text") for name in names]
-    last = (Column("warnings", "text"), Column("windows", "count"), Column("seconds", "number"))
-    return (*(Column(name, "number") for name in names), *calibrated, *labels, *last)
-
-
-def row_columns(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """The columns of a file of scores: `pair_id`, these, and `status`: `ok`, or why there are no scores."""
-    return (Column("pair_id", "text"), *columns, Column("status", "text"))
-
-
-def flat_scores(found: Assessment, columns: Sequence[Column]) -> dict[str, Value]:
-    """The values of `score_columns`; numbers are rounded to six decimals."""
-    values: dict[str, Value] = {
-        "warnings": ";".join(caution.code for caution in found.warnings),
-        "windows": found.windows,
-        "seconds": round(found.seconds, _DECIMALS),
-    }
-    for name, score in found.scores.items():
-        numbers = {"": score.score, "_standard_error": score.standard_error, "_low": score.low, "_high": score.high}
-        for kind, value in numbers.items():
-            values[f"{name}{kind}"] = None if value is None else round(value, _DECIMALS)
-        values[f"{name}_abstained"], values[f"{name}_label"] = score.abstained, score.label
-    return {column.name: values[column.name] for column in columns}
-
-
-def score_rows(
-    scorer: Scorer, rows: Iterable[Row], columns: Sequence[Column], level: float | None = None
-) -> Iterator[ScoredRow]:
-    """Score rows, in order; they are taken a few batches at a time. `columns` are `score_columns` of the judge, `level`
-    is that of the intervals of a calibrated one (None = the usual one)."""
+def score_rows(scorer: Scorer, rows: Iterable[Row], level: float | None = None) -> Iterator[ScoredRow]:
+    """Score rows, in order; they are taken a few batches at a time. `level` is that of the intervals of a calibrated
+    judge (None = the usual one)."""
     from ..models.calibration import DEFAULT_LEVEL
 
-    # Scores come some batches after their rows: the rows between are kept here
+    # Scores come some batches after their rows: `tee` holds the rows between
     rows, copies = itertools.tee(rows)
     assessments = scorer.assess_pairs((row.pair for row in copies), DEFAULT_LEVEL if level is None else level)
-    return map(functools.partial(_scored, columns), rows, assessments)
+    return map(functools.partial(_scored, scorer.columns), rows, assessments)
 
 
 def _scored(columns: Sequence[Column], row: Row, found: Assessment | AudioError) -> ScoredRow:
     if isinstance(found, AudioError):
         return ScoredRow([row.pair_id, *[None] * len(columns), str(found)], found)
-    return ScoredRow([row.pair_id, *flat_scores(found, columns).values(), "ok"], None)
+    return ScoredRow([row.pair_id, *flat_scores(found, columns).values(), OK], None)
 
 
 def write_scores(
@@ -148,12 +98,12 @@ def _cell(value: Value) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:.{_DECIMALS}f}" if isinstance(value, float) else str(value)
+    return f"{value:.{DECIMALS}f}" if isinstance(value, float) else str(value)
 
 
 def in_windows(columns: Sequence[Column], rows: Iterable[Sequence[Value]]) -> int:
     """How many rows of these `row_columns` were read in several windows."""
-    place = [column.name for column in columns].index("windows")
+    place = [column.name for column in columns].index(WINDOWS)
     return sum((row[place] or 0) > 1 for row in rows)  # pyright: ignore[reportOperatorIssue] of a count
 
 
@@ -175,13 +125,12 @@ def print_scores(
         DataError: If the manifest cannot be read, lacks `response_audio` or has an id twice.
     """
     manifest, reader, failed, windowed = Manifest(path), RowReader(path.parent, audio_root), 0, 0
-    columns, count = score_columns(scorer), manifest.check()
-    file_columns = row_columns(columns)
+    count, file_columns = manifest.check(), row_columns(scorer.columns)
     rows = (reader.of_record(record, path) for record in manifest.read(0, count))
     write = _row_writer(".jsonl" if as_json else ".csv", file_columns, file)
     # In a terminal the rows show the progress
     with ProgressBar("scoring", count, quiet=file.isatty()) as bar:
-        for done, row in enumerate(score_rows(scorer, rows, columns, level), start=1):
+        for done, row in enumerate(score_rows(scorer, rows, level), start=1):
             failed += row.error is not None
             windowed += in_windows(file_columns, [row.values])
             write(row.values)
@@ -227,10 +176,9 @@ def score_table(
             except UserError as error:
                 raise error.at(f"row {number}") from None
 
-    columns = score_columns(scorer)
-    scored = [row.values for row in score_rows(scorer, rows(), columns, level)]
+    scored = [row.values for row in score_rows(scorer, rows(), level)]
     index = table.index if isinstance(table, pd.DataFrame) else None
-    return pd.DataFrame(scored, columns=[column.name for column in row_columns(columns)], index=index)
+    return pd.DataFrame(scored, columns=[column.name for column in row_columns(scorer.columns)], index=index)
 
 
 def _rows_of(table: pd.DataFrame | Dataset | IterableDataset) -> Iterable[Mapping[str, Any]]:

@@ -22,25 +22,28 @@ from ..data_modules.errors import ASKED_TO_STOP, AudioError, UserError, as_user_
 from ..data_modules.parallel import Launch, available_cores, end_with_parent
 from .job import Chunk, Parts, audio_mark
 from .manifest import Manifest, Row
-from .scores import ScoredRow, score_columns, score_rows
+from .scores import ScoredRow, score_rows
 
 if TYPE_CHECKING:  # torch: the process that starts workers needs none
     from ..scorer import Scorer
 
-_MOST_DEATHS = 20
+_MAX_DEATHS = 20
 """Deaths of workers in a row, without a chunk being finished, after which the job fails."""
 _PATIENCE = 10.0  # seconds that a worker has to end
 _PAUSE = 1.0  # seconds between two looks at the workers
 _LOOK = 0.5  # seconds between two looks of a worker at its chunk
 _RETRIES = 2
 """How often a chunk whose process died is tried again as a whole."""
-_ROW_DEATHS, _MOST_CULPRITS = 2, 3
+_ROW_DEATHS = 2
+"""Deaths at one row after which it is passed over: a single one may be the machine's fault."""
+_MAX_BAD_ROWS = 3
+"""Such rows of a chunk after which the rest of it is passed over: each costs two starts, with a judge to load."""
 _ROW = re.compile("[0-9]{1,9}")
 
 
 def worker_devices(launch: Launch, device: str | None, workers: int | None) -> list[str | None]:
     """The device of each worker that this process starts: by default GPUs if there are some, and a worker for each. One
-    process of several has one worker, or as many as it is told, on the GPUs after those of lower local ranks.
+    process of several has one worker, or as many as it is asked for, on the GPUs after those of lower local ranks.
 
     Raises:
         UserError: If the workers would be in each other's way.
@@ -63,8 +66,8 @@ def worker_devices(launch: Launch, device: str | None, workers: int | None) -> l
     return [f"cuda:{(launch.local_rank * count + worker) % gpus}" for worker in range(count)]
 
 
-class _Member(NamedTuple):
-    """A worker process. It says None when its judge is loaded, and text if there is an error."""
+class _WorkerProcess(NamedTuple):
+    """A worker process. It sends None when its judge is loaded, and a text if there is an error."""
 
     number: int
     process: SpawnProcess
@@ -82,8 +85,8 @@ def run_workers(parts: Parts, launch: Launch, devices: Sequence[str | None], loo
     count, context = len(devices), multiprocessing.get_context("spawn")
     # Each worker by itself would start a thread for each core
     threads = max(available_cores() // count, 1) if count > 1 else None
-    members: list[_Member] = []
-    ready: set[Connection] = set()
+    workers: list[_WorkerProcess] = []
+    loaded: set[Connection] = set()
 
     def start(number: int) -> None:
         receiving, sending = context.Pipe(duplex=False)
@@ -92,15 +95,14 @@ def run_workers(parts: Parts, launch: Launch, devices: Sequence[str | None], loo
         process.start()
         # Only the worker keeps this end, so that its death ends the pipe
         sending.close()
-        members.append(_Member(number, process, receiving))
+        workers.append(_WorkerProcess(number, process, receiving))
 
-    def goes_on(member: _Member) -> bool:
+    def is_alive(worker: _WorkerProcess) -> bool:
         try:
-            while member.connection.poll():
-                error = member.connection.recv()
-                if error is not None:
+            while worker.connection.poll():
+                if (error := worker.connection.recv()) is not None:
                     raise UserError(error)
-                ready.add(member.connection)
+                loaded.add(worker.connection)
         except (EOFError, ConnectionError):
             return False
         return True
@@ -109,40 +111,41 @@ def run_workers(parts: Parts, launch: Launch, devices: Sequence[str | None], loo
     try:
         for number in range(count):
             start(number)
-        while members:
-            wait([member.connection for member in members], timeout=_PAUSE)
+        while workers:
+            wait([worker.connection for worker in workers], timeout=_PAUSE)
             # Deaths count in a row: with every chunk that is done they begin anew
             before, done = done, look()
             deaths = deaths if done == before else 0
-            for member in [member for member in members if not goes_on(member)]:
-                members.remove(member)
-                _end([member])
-                if code := member.process.exitcode:
-                    deaths += 1
-                    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-                    # The next one would not load the judge either
-                    if code > 0 and member.connection not in ready:
-                        raise UserError(f"a worker could not start: it {how}; what it said stands above")
-                    if deaths >= _MOST_DEATHS:
-                        raise UserError(
-                            f"{deaths} workers died and no part was finished meanwhile, the last one {how}; what is "
-                            "done is kept, and the same command goes on"
-                        )
-                    print(f"a worker {how}: its rows are tried again by another", file=sys.stderr)
-                    start(member.number)
+            for worker in [worker for worker in workers if not is_alive(worker)]:
+                workers.remove(worker)
+                _end([worker])
+                if not (code := worker.process.exitcode):
+                    continue
+                deaths += 1
+                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                # The next one would not load the judge either
+                if code > 0 and worker.connection not in loaded:
+                    raise UserError(f"a worker could not start: it {how}; what it said stands above")
+                if deaths >= _MAX_DEATHS:
+                    raise UserError(
+                        f"{deaths} workers died and no part was finished meanwhile, the last one {how}; what is done "
+                        "is kept, and the same command goes on"
+                    )
+                print(f"a worker {how}: its rows are tried again by another", file=sys.stderr)
+                start(worker.number)
     finally:
-        for member in members:
-            member.process.terminate()
-        _end(members)
+        for worker in workers:
+            worker.process.terminate()
+        _end(workers)
 
 
-def _end(members: Sequence[_Member]) -> None:
-    for member in members:
-        member.process.join(_PATIENCE)
-        if member.process.is_alive():
-            member.process.kill()
-            member.process.join()
-        member.connection.close()
+def _end(workers: Sequence[_WorkerProcess]) -> None:
+    for worker in workers:
+        worker.process.join(_PATIENCE)
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+        worker.connection.close()
 
 
 # In the process of a worker
@@ -192,7 +195,6 @@ class Worker:
         started in its place when it dies (None = its rank)."""
         self._parts, self._scorer, self._rank, self._world = parts, scorer, rank, world
         self._owner = owner or str(rank)
-        self._columns = score_columns(scorer)
         self._manifest = Manifest(parts.job.manifest)
         self._reader = parts.job.reader()
 
@@ -214,9 +216,9 @@ class Worker:
             return
         # A part must not depend on what was scored before it
         self._scorer.predictor.forget()
-        tries = Tries(self._parts, chunk, self._owner)
+        log = AttemptLog(self._parts, chunk, self._owner)
         try:
-            tries.note("start")
+            log.note("start")
             records = self._manifest.read(chunk.first, chunk.rows)
             rows = (self._reader.of_record(record, self._manifest.path) for record in records)
             order, audio = range(chunk.rows), ""
@@ -226,10 +228,10 @@ class Worker:
                 # Before scoring, to notice later changes
                 audio = audio_mark(chunk_rows, self._parts.job.checksums)
                 # Rows of one context follow each other: it is encoded and read once
-                if not tries.careful:
+                if not log.row_by_row:
                     order = sorted(order, key=lambda number: _context(chunk_rows[number]))
                 rows = (chunk_rows[number] for number in order)
-            scored = self._one_by_one(rows, tries) if tries.careful else self._scored(rows)
+            scored = self._row_by_row(rows, log) if log.row_by_row else self._scored(rows)
             # Another worker may have taken the same chunk at the end, and been faster
             results, last_look = {}, time.monotonic()
             for number, row in zip(order, scored, strict=True):
@@ -237,27 +239,27 @@ class Worker:
                 if time.monotonic() - last_look >= _LOOK:
                     last_look = time.monotonic()
                     if self._is_done(chunk):
-                        return tries.end()
-            self._parts.write(chunk, self._columns, [results[number] for number in range(chunk.rows)], audio)
+                        return log.end()
+            self._parts.write(chunk, self._scorer.columns, [results[number] for number in range(chunk.rows)], audio)
         # The last ends the job, such as a full disk: no row is to blame
         except (KeyboardInterrupt, SystemExit, UserError):
-            tries.note("stop")
+            log.note("stop")
             raise
-        tries.end()
+        log.end()
 
     def _is_done(self, chunk: Chunk) -> bool:
         return self._parts.path(chunk).exists() or not self._parts.under_way()
 
     def _scored(self, rows: Iterable[Row]) -> Iterator[ScoredRow]:
-        return score_rows(self._scorer, rows, self._columns, self._parts.job.level)
+        return score_rows(self._scorer, rows, self._parts.job.level)
 
-    def _one_by_one(self, rows: Iterable[Row], tries: Tries) -> Iterator[ScoredRow]:
-        hopeless = len(tries.culprits) > _MOST_CULPRITS
+    def _row_by_row(self, rows: Iterable[Row], log: AttemptLog) -> Iterator[ScoredRow]:
+        give_up = len(log.bad_rows) > _MAX_BAD_ROWS
         for number, row in enumerate(rows):
-            if not isinstance(row.pair, AudioError) and (hopeless or number in tries.culprits):
-                whose = "this row" if number in tries.culprits else "several rows near this one"
+            if not isinstance(row.pair, AudioError) and (give_up or number in log.bad_rows):
+                whose = "this row" if number in log.bad_rows else "several rows near this one"
                 row = Row(row.pair_id, AudioError(f"the process that scored {whose} died each time", "process died"))
-            tries.note(str(number))
+            log.note(str(number))
             yield from self._scored([row])
 
 
@@ -267,16 +269,16 @@ def _context(row: Row) -> tuple[str, ...]:
     return (row.pair.situation or "", *(str(turn.audio) for turn in row.pair.context))
 
 
-class Tries:
-    """Notes beside a part: a row that kills whoever scores it must not stop a job.
+class AttemptLog:
+    """Notes next to a part: a row that kills whoever scores it must not stop a job.
 
     A chunk whose process died is tried twice again. Then its rows are scored one by one, and one at which the process
     died twice is passed over; where there are many of these, all rows of the chunk are. Each worker writes notes of its
     own: "start", then one by one the rows, and "stop" if it was asked to stop or an error ends the job: no death.
 
     Attributes:
-        careful: Whether rows are to be scored one by one.
-        culprits: Positions of the rows in the chunk, from 0, that are passed over.
+        row_by_row: Whether rows are to be scored one by one.
+        bad_rows: Positions of the rows in the chunk, from 0, that are passed over.
     """
 
     def __init__(self, parts: Parts, chunk: Chunk, owner: str) -> None:
@@ -291,9 +293,9 @@ class Tries:
                 # The last start of another worker may go on
                 ended = starts if path == self._path else starts[:-1]
                 deaths += [rows for rows in ended if "stop" not in rows]
-        self.careful = len(deaths) > _RETRIES
+        self.row_by_row = len(deaths) > _RETRIES
         last = Counter(int(rows[-1]) for rows in deaths if rows and _ROW.fullmatch(rows[-1]))
-        self.culprits = {row for row, count in last.items() if count >= _ROW_DEATHS}
+        self.bad_rows = {row for row, count in last.items() if count >= _ROW_DEATHS}
 
     def note(self, word: str) -> None:
         """Write a line to the notes."""

@@ -9,7 +9,7 @@ score
     other programs hardly change, and of wall time on a GPU; latency is wall time of one call with one pair. The second
     table is about one context with 16 responses, against 16 pairs with 16 contexts as long: what is the same for all
     of them (the context's states in the audio tower and in the language model) is computed once, so that the longer
-    the context beside the responses, the more is gained.
+    the context compared with the responses, the more is gained.
 load
     Memory to load the thinker out of a whole Qwen2.5-Omni checkpoint, against the official class for the whole. A
     checkpoint of random weights (3 GB) is written in the hub's layout: thinker, talker and vocoder, bfloat16, in
@@ -142,7 +142,7 @@ def compare_with_naive(
         "naive, batches of 16": lambda: rater.score(iter([collate(items)])),
         "a call for each pair": one_by_one,
         "one call": lambda: scores(judge, pairs),
-        "one call, clips heard before": lambda: list(warm_scorer.predict(pairs)),
+        "one call, clips already encoded": lambda: list(warm_scorer.predict(pairs)),
     }
     seconds = in_turns(ways, rounds)[judge.device.type != "cuda"]
     table = Table("scoring", "pairs/s", "times the naive loop (median, range)", "latency p50, p95 (ms)")
@@ -307,7 +307,7 @@ def measure_bootstrap(_: argparse.Namespace) -> bool:
 
     reset_peak(torch.device("cpu"))
     before, start = memory("VmRSS"), time.perf_counter()
-    resamples = Resamples.draw(groups, RESAMPLES, seed=0)
+    resamples = Resamples.sample(groups, RESAMPLES, seed=0)
     draws = spearman_draws(scores, human, resamples.codes, resamples.counts)
     ours, peak = time.perf_counter() - start, memory("VmHWM") - before
     start = time.perf_counter()

@@ -21,7 +21,7 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.backbones.inputs import Clips, Inputs
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.lora import part_of
-from empathy_judge.train import shared
+from empathy_judge.train import preparation
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.memory import StepMemory
 from empathy_judge.train.run import train
@@ -94,14 +94,14 @@ def predicted_bytes(found: StepMemory, batch: int) -> float:
 @contextmanager
 def on_this_judge(bench: Bench) -> Iterator[None]:
     """Let `train` take the judge that is in memory, leave it where it is, and forget what it did to its layers."""
-    judge, plain = bench.judge, shared.EmpathyJudge
-    shared.EmpathyJudge = lambda *_, **__: judge  # pyright: ignore[reportAttributeAccessIssue]
+    judge, plain = bench.judge, preparation.EmpathyJudge
+    preparation.EmpathyJudge = lambda *_, **__: judge  # pyright: ignore[reportAttributeAccessIssue]
     # at the end Lightning moves a model to main memory
     judge._apply = lambda *_, **__: judge  # pyright: ignore[reportAttributeAccessIssue]
     try:
         yield
     finally:
-        shared.EmpathyJudge = plain
+        preparation.EmpathyJudge = plain
         del judge._apply
         for layer in judge.network.modules():
             if isinstance(layer, GradientCheckpointingLayer):
@@ -228,7 +228,7 @@ def naive_turns(bench: Bench) -> Iterator[TimedTurn]:
     """The naive loop, a turn at a time."""
     before = torch.cuda.memory_allocated(bench.device) if bench.device.type == "cuda" else 0
     rater = bench.naive()
-    # beside what the naive model holds: our adapter with its moments, and what training keeps
+    # in addition to what the naive model holds: our adapter with its moments, and what training stores
     shared = sum(weight.nbytes for name, weight in bench.judge.network.named_parameters() if "lora_" not in name)
     others = max(0, before - shared)
     options, optimizer = bench.options, rater.optimizer()
@@ -242,7 +242,7 @@ def naive_turns(bench: Bench) -> Iterator[TimedTurn]:
 
 
 def step(bench: Bench, way: str, values: dict[str, str]) -> dict[str, Any]:
-    """Run `train` with these values until all rounds are measured, beside fixed batches the naive loop after each."""
+    """Run `train` with these values until all rounds are measured; with fixed batches, the naive loop after each."""
     if way != RECIPE:
         # by tokens: as many as in a batch of the longest pairs, which fits by the dry run
         limit = str(bench.batch * bench.predicted[False].tokens)

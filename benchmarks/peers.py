@@ -93,7 +93,7 @@ def measure(options: argparse.Namespace) -> bool:
 
 
 def prepare(folder: Path, shapes: str, batch: int, workers: int = 0) -> Place:
-    """The backbone of these shapes, beside the data that lies in `folder`."""
+    """The backbone of these shapes, in the folder of the data."""
     checkpoint = Path(NANO_FOLDER)
     if shapes != "nano":
         checkpoint = folder / "checkpoint"

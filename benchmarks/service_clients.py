@@ -239,8 +239,8 @@ KINDS: dict[str, tuple[float, Callable[[Client], Awaitable[int]], set[int]]] = {
     "chunks of one byte": (1, lambda c: _small(c, _CHUNKS_OF_ONE, in_chunks=True), {400, 429}),
     "packets of one byte": (1, _single_bytes, {400, 422, 429}),  # the network may join them
     "almost ends": (1, lambda c: _small(c, _ALMOST_ENDS), {422, 429}),
-    "false ends": (1, lambda c: _small(c, _FALSE_ENDS), {400, 429}),
-    "tiny parts": (1, lambda c: _small(c, _TINY_PARTS + b"--%s--" % _BOUNDARY), {422, 429}),
+    "false ends": (1, lambda c: _small(c, _FALSE_ENDS), {422, 429}),
+    "tiny parts": (1, lambda c: _small(c, _TINY_PARTS + b"--%s--" % _BOUNDARY), {400, 429}),
     "lines of a head": (1, lambda c: _small(c, _HEAD_LINES), {400, 429}),
     "never reads": (1, _never_reads, {0}),
     "says nothing": (1, _says_nothing, {0}),

@@ -96,7 +96,7 @@ class Activations:
     functionals: torch.Tensor
 
 
-def hear(dataset: PairDataset, judge: EmpathyJudge, file: Path) -> Activations:
+def activations_of(dataset: PairDataset, judge: EmpathyJudge, file: Path) -> Activations:
     """Run the backbone on each pair once, or load the activations from `file`."""
     rows = {pair.pair_id: row for row, pair in enumerate(dataset.pairs)}
     if not file.exists():
@@ -104,12 +104,12 @@ def hear(dataset: PairDataset, judge: EmpathyJudge, file: Path) -> Activations:
         reader = ClipReader(judge)
         with torch.inference_mode():
             for _, inputs in reader.inputs(dataset.pairs):
-                heard = judge.with_encoded_audio(inputs)
-                assert heard.window_weights is None, "a clip is too long"
-                layers, functionals = judge.head_input.raw(heard)
+                encoded = judge.with_encoded_audio(inputs)
+                assert encoded.window_weights is None, "a clip is too long"
+                layers, functionals = judge.head_input.raw(encoded)
                 assert layers is not None
                 assert functionals is not None
-                states = judge.pool_states(judge.backbone.hidden_states(heard), heard)
+                states = judge.pool_states(judge.backbone.hidden_states(encoded), encoded)
                 batches.append((states.numpy(), layers.numpy(), functionals.numpy()))
         states, layers, functionals = (np.concatenate(parts) for parts in zip(*batches, strict=True))
         assert len(states) == len(rows), "a clip cannot be used"
@@ -119,18 +119,18 @@ def hear(dataset: PairDataset, judge: EmpathyJudge, file: Path) -> Activations:
 
 
 @dataclass
-class _Kept:
+class _StoredReader:
     """A `Reader` of activations that were computed before."""
 
     judge: EmpathyJudge
-    heard: Activations
+    activations: Activations
     states: bool
 
     def _of(self, pairs: Sequence[Pair]) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        rows, settings = [self.heard.rows[pair.pair_id] for pair in pairs], self.judge.head_input.settings
-        layers = self.heard.layers[rows] if settings.audio != "none" else None
-        functionals = self.heard.functionals[rows] if settings.functionals else None
-        states = self.heard.states[rows]
+        rows, settings = [self.activations.rows[pair.pair_id] for pair in pairs], self.judge.head_input.settings
+        layers = self.activations.layers[rows] if settings.audio != "none" else None
+        functionals = self.activations.functionals[rows] if settings.functionals else None
+        states = self.activations.states[rows]
         return states if self.states else torch.zeros_like(states), layers, functionals
 
     def clip_features(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
@@ -149,11 +149,11 @@ class _Kept:
 class Study:
     """Fits and predicts on one set."""
 
-    def __init__(self, dataset: PairDataset, judge: EmpathyJudge, heard: Activations) -> None:
-        self.dataset, self.judge, self.heard = dataset, judge, heard
+    def __init__(self, dataset: PairDataset, judge: EmpathyJudge, activations: Activations) -> None:
+        self.dataset, self.judge, self.activations = dataset, judge, activations
         self.names = [dimension.name for dimension in dataset.card.dimensions]
         self.human = dataset.mean_scores()[self.names]
-        self._layers = heard.layers.shape[2], heard.layers.shape[4]
+        self._layers = activations.layers.shape[2], activations.layers.shape[4]
 
     def predict(
         self, method: str, train: Sequence[Pair], test: Sequence[Pair], seed: int, with_reach: bool
@@ -164,8 +164,8 @@ class Study:
         targets = self.human.loc[[pair.pair_id for pair in pairs]].to_numpy(float)
         groups = np.array([pair.response_speaker for pair in pairs])
         states, settings, linear = METHODS[method]
-        self.judge.head_input = HeadInput(settings, self.heard.states.shape[1], self._layers)
-        reader = _Kept(self.judge, self.heard, states)
+        self.judge.head_input = HeadInput(settings, self.activations.states.shape[1], self._layers)
+        reader = _StoredReader(self.judge, self.activations, states)
         if settings.of_clips:
             standardise(reader, pairs)
         probe = Probe(reader, Rated(pairs, targets, np.ones_like(targets), groups), linear, may_rank=not linear)
@@ -255,7 +255,7 @@ def run(name: str, options: argparse.Namespace, until: float) -> None:
         replace(settings, lora=replace(settings.lora, parts=[], full_parts=[])), dataset.card.dimensions
     )
     judge.eval().requires_grad_(False)
-    study = Study(dataset, judge, hear(dataset, judge, options.work / name / "heard.npz"))
+    study = Study(dataset, judge, activations_of(dataset, judge, options.work / name / "activations.npz"))
     load_set(name, options.data, options.work / "trained")  # a second copy of the set, with other splits
     file = options.work / name / "fits.jsonl"
     done = {(row["seed"], row["fold"], row["size"], row["method"]) for row in _fits(file)}
@@ -320,7 +320,7 @@ def summary(name: str, work: Path) -> list[dict[str, Any]]:
             first = whole[0].to_dict("records")  # of out-of-fold predictions of one seed: each pair once
             ids = [pair for row in first for pair in row["test"]]
             scores = np.concatenate([np.array(row["scores"])[:, column] for row in first])
-            draws = Resamples.draw(np.array([speaker[pair] for pair in ids]), RESAMPLES, 0)
+            draws = Resamples.sample(np.array([speaker[pair] for pair in ids]), RESAMPLES, 0)
             pooled = estimate(spearman, scores, human.loc[ids, dimension].to_numpy(float), resamples=draws)
             summaries.append(
                 {
@@ -411,7 +411,7 @@ def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder with the sets")
-    parser.add_argument("--work", type=Path, required=True, help="folder for what was heard and fitted")
+    parser.add_argument("--work", type=Path, required=True, help="folder for activations and fits")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     methods = (*METHODS, *ADAPTERS)
     help_text = f"of {', '.join(f'{method!r}' for method in methods)}; by default up to 'adapters'"

@@ -142,10 +142,11 @@ class Inspect(Printing):
     max_seconds: Seconds = 30.0
 
     def run(self) -> int:
-        if self.page is not None and (self.page / CARD_FILE).exists():  # its own clips lie in audio/
+        # The page copies clips into audio/, where those of a dataset lie
+        if self.page is not None and (self.page / CARD_FILE).exists():
             raise UserError(f"--page {self.page}: holds a pair dataset ({CARD_FILE}); name a folder of its own")
         with writing("inspect", self.page):
-            from ..data_modules.inspection import inspect_dataset
+            from ..data_modules.overview import inspect_dataset
             from ..data_modules.schema import PairDataset
             from ..eval.inspection import inspection_facts
             from ..eval.other_views import inspection_tables
@@ -264,7 +265,8 @@ def _audit_views(audit: SplitAudit) -> Iterator[Table | str]:
 
     dimensions = list(dict.fromkeys(name for part in audit.splits.values() for name in part["mean_scores"]))
     heads = ("pairs", "share", "groups", "systems", "speakers", *(f"mean {name}" for name in dimensions))
-    table = Table(Column("split", overflow="fold", min_width=10), *heads)  # names are typed: none is cut
+    # Names of splits are typed again in commands: they are folded and never cut
+    table = Table(Column("split", overflow="fold", min_width=10), *heads)
     for name, part in audit.splits.items():
         means = [part["mean_scores"][dimension] for dimension in dimensions]
         counts = [str(part[what]) for what in ("groups", "systems", "speakers")]

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from ..data_modules.errors import AudioError, UserError
-from ..data_modules.option_values import AnyNumber, Port, Processes, Seconds, Seed, Whole, any_number
+from ..data_modules.option_values import AnyNumber, Port, Processes, Seed, Whole, any_number
 from ..data_modules.parallel import find_launch, say
 from ..data_modules.written import writing
 from ..eval.measurement import Loading, chosen
+from ..serving.settings import Limits, ServiceSettings, host_name, listen, read_token, return_memory
 from . import DONE, FAILED_CHECKS
 from .options import first_given
 from .shared import Printing, open_scorer
@@ -58,13 +59,12 @@ class Score(Printing, Loading):
         manifest: CSV, TSV, JSONL or Parquet, see above
         audio_root (DIR): another folder in which clips of the manifest may lie, see above
         out: CSV, TSV, JSONL or Parquet for the scores of a manifest (default: CSV on standard output)
-        level: share of pairs that the intervals of a calibrated judge shall cover (default: 0.9)
+        level: share of pairs that the intervals of a calibrated judge cover (default: 0.9)
         workers (N): processes, each with a judge (default: one for each GPU, or one)
         engine: ray = on the Ray cluster that RAY_ADDRESS names, or on this machine: pip install 'empathy-judge[ray]'
         restart: delete what an earlier command has done and begin anew
         overwrite: replace an --out that this command did not write
-        checksums: tell by their content, not by size and modification time, which files changed since an earlier
-            command
+        checksums: find files that changed since an earlier command by their content, not by size and modification time
         batch_size (PAIRS): pairs per forward pass (default: 16; on a GPU 64)
     """
 
@@ -126,14 +126,14 @@ class Score(Printing, Loading):
 
     def _score_pair(self, context: str, response: str) -> int:
         """Print the scores of a pair."""
-        scorer, heard = self._open(), _context(context)
-        from ..batch_scoring.scores import flat_scores, score_columns
+        scorer = self._open()
         from ..models.calibration import DEFAULT_LEVEL
+        from ..models.score_table import flat_scores
 
         level = self.level or DEFAULT_LEVEL
-        assessment = scorer.assess(heard, response, situation=self.situation, level=level)
+        assessment = scorer.assess(_context(context), response, situation=self.situation, level=level)
         if self.json:
-            print(json.dumps(flat_scores(assessment, score_columns(scorer)), allow_nan=False))
+            print(json.dumps(flat_scores(assessment, scorer.columns), allow_nan=False))
             return DONE
         for dimension in scorer.dimensions:
             scale = f"({dimension.minimum:g} to {dimension.maximum:g})"
@@ -155,7 +155,8 @@ class Score(Printing, Loading):
         from ..batch_scoring.run import make_engine, score_manifest
 
         settings = {**chosen(self, Loading), "batch_size": self.batch_size}
-        del settings["device"]  # each worker has its own
+        # Each worker loads the judge on a device of its own
+        del settings["device"]
         job = Job(judge, manifest, out, self.level, self.checksums, self.audio_root, settings)
         launch = find_launch()
         engine = make_engine(self.engine, launch, self.device, self.workers)
@@ -168,7 +169,8 @@ class Score(Printing, Loading):
 
 
 def _context(clip: str | None) -> str | None:
-    if clip == "":  # an unset variable of a shell
+    # An unset variable of a shell: the path of an empty text would be the current folder
+    if clip == "":
         raise UserError("context: an empty path; expected a file, or - for no context")
     return None if clip == "-" else clip
 
@@ -214,16 +216,16 @@ class Rank(Printing, Loading):
             scorer.compared_on(names)
         context = _context(self.context)
         ranked = scorer.rank(context, self.responses, situation=self.situation, by=self.by)
-        beside = scorer.beside_next(ranked, names, self.max_error)
+        verdicts = scorer.beside_next(ranked, names, self.max_error)
         if self.json:
             rows = [_ranked_row(self.responses[item.index], place, item) for place, item in enumerate(ranked, start=1)]
-            found = [{**row, "over_next": odds and asdict(odds)} for row, odds in zip(rows, beside, strict=True)]
+            found = [{**row, "over_next": odds and asdict(odds)} for row, odds in zip(rows, verdicts, strict=True)]
             print(json.dumps(found))
         else:
             dimensions = [dimension.name for dimension in scorer.dimensions]
-            table = _ranked_table(self.responses, ranked, dimensions, beside)
+            table = _ranked_table(self.responses, ranked, dimensions, verdicts)
             say(table, stderr=False)
-            if len(ranked) == 2 and (odds := beside[0]) is not None:
+            if len(ranked) == 2 and (odds := verdicts[0]) is not None:
                 first, second = (self.responses[item.index] for item in ranked)
                 preferred = {"better": f"prefer {first}", "worse": f"prefer {second}"}.get(odds.verdict, odds.verdict)
                 print(
@@ -250,7 +252,7 @@ def _ranked_table(
     responses: Sequence[str],
     ranked: Sequence[Ranked],
     names: Sequence[str],
-    over_next: Sequence[BesideNext | None],
+    verdicts: Sequence[BesideNext | None],
 ) -> Table:
     """A ranking as a table for the terminal."""
     from ..eval.rendering import new_table
@@ -258,10 +260,10 @@ def _ranked_table(
     table = new_table()
     table.add_column("place", justify="right")
     table.add_column("response", overflow="fold")
-    compared = ["beside the next"] if any(over_next) else []
+    compared = ["beside the next"] if any(verdicts) else []
     for column in (*names, *compared, "remarks"):
         table.add_column(column)
-    for place, (item, beside) in enumerate(zip(ranked, over_next, strict=True), start=1):
+    for place, (item, odds) in enumerate(zip(ranked, verdicts, strict=True), start=1):
         if isinstance(item.found, AudioError):
             table.add_row("—", responses[item.index], *("—" for _ in (*names, *compared)), str(item.found))
         else:
@@ -271,10 +273,10 @@ def _ranked_table(
             for score in (item.found.scores[name] for name in names):
                 ends = "" if score.low is None or score.high is None else f" ({score.low:.2f} to {score.high:.2f})"
                 scores.append(f"{score.score:.2f}{ends} {score.label or ''}".rstrip())
-            if beside is not None:
-                chances = f"better {beside.better:.0%}, no difference {beside.no_difference:.0%}"
-                scores.append(f"{beside.verdict} ({chances})")
-            scores += ["" for _ in compared if beside is None]
+            if odds is not None:
+                chances = f"better {odds.better:.0%}, no difference {odds.no_difference:.0%}"
+                scores.append(f"{odds.verdict} ({chances})")
+            scores += ["" for _ in compared if odds is None]
             table.add_row(str(place), responses[item.index], *scores, remarks)
     return table
 
@@ -333,43 +335,6 @@ class Explain(Printing, Loading):
         return DONE
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Limits of the service; `serving.settings` checks them.
-
-    Attributes:
-        max_queue (PAIRS): most pairs that wait; further requests are refused with 429
-        max_wait (SECONDS): longest time that the judge waits for other requests, to score them together
-        max_bytes (BYTES): largest request; a larger one is refused with 413
-        concurrency (REQUESTS): most requests received and decoded at once; further ones are refused with 429
-        decoders (PROCESSES): processes that decode clips
-        decode_seconds (SECONDS): longest time to decode a clip, which is then refused
-        body_seconds (SECONDS): longest time to receive a request, which is then refused with 408
-        idle_seconds (SECONDS): longest silence while a request is received, which is then refused with 408
-        request_seconds (SECONDS): longest time from the last byte of a request to its answer; then it is a 504
-        kept_bytes (BYTES): memory for the audio states of clips that come again
-        drain_seconds (SECONDS): shortest time after SIGTERM in which requests are refused with 503
-        grace_seconds (SECONDS): longest time from SIGTERM to the end; requests that still wait are dropped
-        max_seconds (SECONDS): longest clip (default: ten times what the backbone hears at once; with --no-windows once)
-    """
-
-    TITLE: ClassVar[str] = "limits"
-
-    max_queue: Whole = 128
-    max_wait: Seconds = 0.005
-    max_bytes: Whole = 32 * 2**20
-    concurrency: Whole = 256
-    decoders: Whole = 2
-    decode_seconds: Seconds = 10.0
-    body_seconds: Seconds = 60.0
-    idle_seconds: Seconds = 10.0
-    request_seconds: Seconds = 60.0
-    kept_bytes: Whole = 128 * 2**20
-    drain_seconds: Seconds = 2.0
-    grace_seconds: Seconds = 25.0
-    max_seconds: Seconds | None = None
-
-
 @dataclass(frozen=True)
 class Serve(Limits, Loading):
     """Serve a judge over HTTP, with a page to try it.
@@ -383,10 +348,10 @@ class Serve(Limits, Loading):
         judge: judge folder or run folder
         host: address to listen on; 0.0.0.0 = all
         port: 0 = any that is free
-        allowed_hosts (NAME): names by which clients ask, such as that of a proxy, beside localhost, --host and IP
-            addresses; '*' = any (default: none, or with a token any)
+        allowed_hosts (NAME): more names by which clients ask than localhost, --host and IP addresses, such as that of
+            a proxy; '*' = any (default: none, or with a token any)
         batch_size (PAIRS): most pairs scored together
-        open_metrics: /metrics needs no token, where there is one (default: it does)
+        open_metrics: /metrics needs no token (default: the same as all else)
     """
 
     EXAMPLE: ClassVar[str] = "judge --port 8000"
@@ -395,7 +360,7 @@ class Serve(Limits, Loading):
     _: KW_ONLY
     host: str = "127.0.0.1"
     port: Port = 8000
-    allowed_hosts: Sequence[str] = ()
+    allowed_hosts: Sequence[Annotated[str, host_name]] = ()
     batch_size: Whole = 16
     open_metrics: bool = False
 
@@ -404,18 +369,18 @@ class Serve(Limits, Loading):
             if importlib.util.find_spec(name) is None:
                 raise UserError(f"serve: {name} is not installed; pip install 'empathy-judge[serve]'")
         from ..models.hub import require_judge
-        from ..serving.settings import listen, read_settings, return_memory
 
-        return_memory()  # before threads have heaps of their own
+        # glibc gives each thread a heap of its own; this must be said before there are any
+        return_memory()
         folder = Path(self.judge)
-        limits = {limit.name: getattr(self, limit.name) for limit in fields(Limits) if limit.name != "kept_bytes"}
-        settings = read_settings(
-            name=folder.resolve().name, host=self.host, allowed_hosts=tuple(self.allowed_hosts), windows=self.windows,
-            open_metrics=self.open_metrics, **limits,
+        limits = {limit.name: getattr(self, limit.name) for limit in fields(Limits)}
+        settings = ServiceSettings(
+            name=folder.resolve().name, windows=self.windows, token=read_token(), open_metrics=self.open_metrics,
+            host=self.host, allowed_hosts=self.allowed_hosts, **limits,
         )  # fmt: skip
         require_judge(folder, self.backbone)
         listener = listen(self.host, self.port)
-        # from here on it takes seconds
+        # Options, extras, judge and port are known to be right: from here on it takes seconds
         from ..scorer import Scorer
         from ..serving.app import create_app
         from ..serving.records import log_json

@@ -42,15 +42,18 @@ class Evaluate(Printing, Data, DryRun, Measurement, JudgeNames):
         from ..eval.judge_names import require_judges
 
         if self.dry_run:
-            return _show_plan([self.judge], self.data, self)
+            _open([self.judge], self.data, self, self.named_checks(), dry_run=True)
+            return DONE
         require_judges([self.judge], self.backbone)
         if self.explain and not Path(self.judge).is_dir():
             raise UserError(f"--explain with judge {self.judge}; expected the folder of a judge or of a run")
-        with writing("evaluate", self.out):  # the imports take seconds
+        # A folder that cannot be written is refused before the imports, which take seconds
+        with writing("evaluate", self.out):
             from ..eval.evaluate import evaluate as measure
             from ..eval.views import evaluation_views
 
-            scorer = open_scorer(self.judge, self) if self.explain else None  # one load for both
+            # The judge is loaded once for both
+            scorer = open_scorer(self.judge, self) if self.explain else None
             measured = measure(scorer or self.judge, self.data, **chosen(self, Measurement))
             if scorer:
                 from ..eval.pages.explanation import explain_worst
@@ -97,7 +100,8 @@ class Compare(Printing, DryRun, Measurement, TableOptions, JudgeNames):
         from ..eval.judge_names import require_judges
 
         if self.dry_run:
-            return _show_plan(self.judges, self.data, self)
+            _open(self.judges, self.data, self, self.named_checks(), dry_run=True)
+            return DONE
         require_judges(self.judges, self.backbone)
         with writing("compare", self.out):
             from ..eval.compare import compare as measure
@@ -112,6 +116,7 @@ class Compare(Printing, DryRun, Measurement, TableOptions, JudgeNames):
                 where.append(f"report: {self.out / 'index.html'}")
         found = comparison.report
         self.tell(found, lambda found: [*comparison_views(found.reports, found.rankings), *where])
+        # Figures were printed and written for the others; the exit code says that not all is well
         without = [
             report.judge
             for report in comparison.reports
@@ -135,7 +140,7 @@ class Compare(Printing, DryRun, Measurement, TableOptions, JudgeNames):
 
 
 @dataclass(frozen=True)
-class Challenge(Printing, Data, Split, Draws, DryRun, Asking, JudgeNames):
+class Challenge(Printing, Data, DryRun, Asking, JudgeNames):
     """Measure a judge by the rules of a public challenge.
 
     aeq-bench: which of several responses to a context is the right one (AEQ-Bench, HumOmni track 1)? The score is
@@ -155,7 +160,7 @@ class Challenge(Printing, Data, Split, Draws, DryRun, Asking, JudgeNames):
     split: SplitName = None
 
     def run(self) -> int:
-        opened = _open([self.judge], self.data, self.split, self.seed, self, dry_run=self.dry_run)
+        opened = _open([self.judge], self.data, self, None, self.dry_run)
         if self.dry_run:
             return DONE
         from ..eval.challenges import challenge as measured
@@ -198,9 +203,8 @@ class Stress(Printing, Data, Split, Draws, Loading):
             scorer = open_scorer(self.judge, self)
             from ..data_modules.schema import PairDataset
             from ..eval.other_views import stress_views
-            from ..eval.results import write_results
+            from ..eval.results import stress_frame, write_results
             from ..eval.stress import stress as look
-            from ..eval.stress import stress_frame
 
             report = look(
                 scorer, PairDataset.load(self.data), split=self.split, checks=self.checks, pairs=self.pairs,
@@ -212,26 +216,11 @@ class Stress(Printing, Data, Split, Draws, Loading):
         return FAILED_CHECKS if report.raised else DONE
 
 
-def _show_plan(judges: Sequence[str], data: str, how: Measurement) -> int:
-    """Say what a dry run says."""
-    _open(judges, data, how.split, how.seed, how, how.named_checks(), dry_run=True)
-    return DONE
-
-
-def _open(
-    judges: Sequence[str],
-    data: str,
-    split: str | None,
-    seed: int,
-    how: Asking,
-    checks: Sequence[str] | None = None,
-    *,
-    dry_run: bool,
-) -> Opened:
+def _open(judges: Sequence[str], data: str, how: Asking, checks: Sequence[str] | None, dry_run: bool) -> Opened:
     """The judges of a command, and what they are measured on. A wrong name is reported before torch is loaded."""
     from ..eval.judge_names import require_judges
 
     require_judges(judges, how.backbone)
     from ..eval.judges.opening import open_judges
 
-    return open_judges(judges, data, split, seed, how, checks, dry_run)
+    return open_judges(judges, data, how, checks, dry_run)

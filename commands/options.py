@@ -63,7 +63,8 @@ class OneLineParser(argparse.ArgumentParser):
         Raises:
             UserError: If they say what no option takes, or a folder to write into cannot be written.
         """
-        for word in takewhile(lambda word: word != "--", words):  # before what is missing, which it may stand for
+        # argparse would report a missing option first, although a misspelt one may stand for it
+        for word in takewhile(lambda word: word != "--", words):
             name = word.partition("=")[0]
             if name.startswith("--") and not any(known.startswith(name) for known in self._option_string_actions):
                 self.error(f"{name}: no such option{did_you_mean(name, self._option_string_actions)}")
@@ -89,7 +90,8 @@ class _Paragraphs(argparse.HelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         parts = text.split("\n\n")
-        fill = partial(textwrap.fill, width=width, break_on_hyphens=False)  # options stay whole
+        # Without breaks at hyphens: an option such as --audio-root stays whole, to be copied
+        fill = partial(textwrap.fill, width=width, break_on_hyphens=False)
         return "\n\n".join(part if "\n  " in part else fill(" ".join(part.split())) for part in parts)
 
 
@@ -143,7 +145,8 @@ def add_options(parser: argparse.ArgumentParser, options: type[Any]) -> None:
         if names and title not in groups:
             groups[title] = parser.add_argument_group(title)
         for name in names:
-            value, text = helps.get(name, (None, ""))  # Python -OO drops docstrings
+            # Python -OO drops docstrings: commands work without help, too
+            value, text = helps.get(name, (None, ""))
             _add(groups[title], left.pop(name), hints[name], value, text)
 
 

@@ -53,7 +53,7 @@ class Agreement(Printing, TableOptions):
         pairs: also compare every two annotators
         kappa_weights: weighted kappa's distances: between scores, or ranks of the categories that occur
             (scikit-learn's)
-        cluster: column whose values intervals and tests keep whole
+        cluster: column whose values the bootstrap and the tests keep whole
     """
 
     EXAMPLE: ClassVar[str] = "ratings.csv --column item=clip annotator=who --judges gpt_4o gemini --pairs"
@@ -122,7 +122,7 @@ class Plan(Printing, Draws, Columns):
 
     def run(self) -> int:
         from ..eval.other_views import plan_views
-        from ..eval.plan import assumed_pilot, make_plan, pilot_from, save_plan
+        from ..eval.plan import assumed_pilot, make_plan, pilot_from
 
         if (self.pilot is None) == (not self.variance):
             raise UserError("expected either a pilot (a table or the folder of a pair dataset) or --variance")
@@ -142,6 +142,8 @@ class Plan(Printing, Draws, Columns):
                 report = report.model_copy(update={"learning": self._learning_curve(self.learning)})
             where = []
             if self.out is not None:
+                from ..eval.pages.plan import save_plan
+
                 save_plan(report, self.out)
                 where.append(f"picture: {self.out / 'plan.png'}")
         return self.tell(report, lambda report: [*plan_views(report), *where])

@@ -73,7 +73,8 @@ class Train:
             print(trainer_help(), end="")
             return DONE
         if not any(word.startswith("--print_config") for word in self.words):
-            parser = RecipeParser(trainer=False)  # errors are reported before torch is loaded
+            # A first reading, without the settings of Lightning's trainer: errors are reported before torch is loaded
+            parser = RecipeParser(trainer=False)
             parsed = parser.parse(self.words)
             parser.check(parsed)
             from ..models.hub import require_backbone
@@ -128,7 +129,8 @@ class Recipes(Printing):
         table.add_column("recipe", no_wrap=True)
         table.add_column("what it is", ratio=3)
         table.add_column("needs", ratio=2)
-        for recipe in shipped:  # hub ids have no place on 80 columns; --json has them
+        # Hub ids are too long for 80 columns; --json has them
+        for recipe in shipped:
             table.add_row(recipe.name, recipe.about, recipe.needs)
         return self.tell([asdict(recipe) for recipe in shipped], lambda _: [table])
 
@@ -191,15 +193,9 @@ class Export(Printing):
     small: adapter, head and processor; the backbone is found where the run found it. merged: the adapter becomes part
     of the weights of the backbone, which come along: nothing else is needed, and the folder may be moved.
 
-    --quantization stores the linear layers of the language model in 8 bits (one scale for each row; torchao) or in 4
-    (NF4; bitsandbytes). Activations keep their precision. 4 bits are meant for GPUs with little memory: CPUs read them
-    with the same scores on each kind, but unpack them anew in every pass. Layers whose rows do not divide by 64 are
-    left out of the 4 bits.
-
-    What merging and quantizing do to the scores is measured on pairs, printed, and kept in judge.json and on the card.
-    Beyond the bounds nothing is written and the exit code is 1: differences of 1e-5 of the width of the scale where
-    weights are float32; 5 % (1 % on average) in bfloat16, float16 and 8 bits; 25 % (5 % on average) in 4 bits; and
-    with rated pairs a change of Spearman with people of 0.001, of 0.005 in bfloat16 and float16, of 0.02 if quantized.
+    --quantization stores the linear layers of the language model in 8 bits (torchao), or in 4 for GPUs with little
+    memory (NF4; bitsandbytes). What merging and quantizing do to the scores is measured on pairs, printed, and kept in
+    judge.json and on the card. If it is more than docs/howto/export.md allows, nothing is written: exit code 1.
 
     Attributes:
         checkpoint: run folder (its best checkpoint), checkpoint file, or judge folder
@@ -211,7 +207,7 @@ class Export(Printing):
         check_data (DIR): pair dataset on which scores before and after are compared (default: 16 pairs of synthetic
             signals)
         check_split: which of its pairs; all = every pair
-        accept_loss: write it even if scores changed beyond the bounds
+        accept_loss: write it even if scores changed more than is allowed
         device: where it is scored: cpu, cuda, ... (default: a GPU if there is one)
         push_to_hub (OWNER/NAME): upload the folder to the Hugging Face hub too; needs HF_TOKEN or `hf auth login`
         private: if that makes a repository, only its owner sees it
@@ -243,7 +239,8 @@ class Export(Printing):
             raise UserError("export: --private; expected with --push-to-hub OWNER/NAME")
         if self.push_to_hub is not None:
             check_hub_name(self.push_to_hub)
-        check_judge(source)  # one on the hub is no checkpoint
+        # A judge on the hub is no checkpoint: it is exported already
+        check_judge(source)
         require_judge(source, self.backbone)
         with making(out):
             from ..models.artifact import Placement, load_any, save_judge

@@ -52,6 +52,7 @@ def silence_libraries() -> None:
     """
     for name, level in _LOGGERS.items():
         logging.getLogger(name).setLevel(level)
+    # A second call adds no filter twice: each is tried on every warning
     known = {entry[1].pattern for entry in warnings.filters if entry[0] == "ignore" and entry[1] is not None}
     for message in _WARNINGS:
         if message not in known:
@@ -60,7 +61,8 @@ def silence_libraries() -> None:
     if shown.__module__ != __name__:
 
         def in_thread(error: threading.ExceptHookArgs) -> None:
-            if type(error.thread).__name__ != "_AsyncWriterThread":  # whoever writes next to TensorBoard gets its error
+            # A traceback of TensorBoard's writer, such as of a full disk: the next write raises the same error
+            if type(error.thread).__name__ != "_AsyncWriterThread":
                 shown(error)
 
         threading.excepthook = in_thread

@@ -24,7 +24,7 @@ from .folders import file_hash
 from .ogg import opus_end, whole_ogg
 from .spellings import spelling_hint
 from .stored_clips import StoredClip
-from .unreadable import HEAD_BYTES, check_read_rightly, unreadable
+from .unreadable import HEAD_BYTES, READ_RIGHTLY, check_read_rightly, unreadable
 
 MIN_SECONDS = 0.05
 """Shorter clips are refused."""
@@ -225,7 +225,8 @@ def _open(content: bytes) -> tuple[soundfile.SoundFile, int, int]:
     """
     if not content:
         raise AudioError("the file is empty (0 bytes)", "the file is empty")
-    whole = content[id3_bytes(content, 0) :]
+    has_tag = content.startswith(b"ID3")  # which may stand in front of any format
+    whole = content[id3_bytes(content, 0) :] if has_tag else content
     head, start, mp3 = whole[:HEAD_BYTES], whole[:4], None
     if start in PLAIN:
         whole = with_true_sizes(whole)
@@ -233,8 +234,8 @@ def _open(content: bytes) -> tuple[soundfile.SoundFile, int, int]:
         whole = whole_ogg(whole)
     elif start == b"fLaC":
         whole = whole_flac(whole)
-    # what follows an ID3 tag is MP3 even where it does not begin with a frame; SPHERE may have one, too
-    elif is_mp3(start) or (content.startswith(b"ID3") and start != b"NIST"):
+    # what follows a tag is MP3 even where it does not begin with a frame; SPHERE is read without a count
+    elif is_mp3(start) or (has_tag and start != b"NIST"):
         mp3 = whole_mp3(content)
     try:
         sound = _ReadForward(_Bytes(whole if mp3 is None else mp3.data))
@@ -244,7 +245,8 @@ def _open(content: bytes) -> tuple[soundfile.SoundFile, int, int]:
             sound = _ReadForward(_Bytes(mp3.data))
     except soundfile.SoundFileError as error:
         raise unreadable(head, getattr(error, "error_string", "")) from None
-    check_read_rightly(sound, head)
+    if sound.format not in READ_RIGHTLY:
+        check_read_rightly(sound, head)
     _check_rate(sound.samplerate)
     _check_complete(sound, whole)
     skipped, count = (0, sound.frames) if mp3 is None else (mp3.skipped, mp3.samples)

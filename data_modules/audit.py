@@ -34,7 +34,7 @@ COLUMNS = (
     "group_id", "context_speaker", "response_speaker", "system_id", "setting", "language", "situation", "context_text",
     "response_text",
 )  # fmt: skip
-"""Columns that every dataset can have; tags (``tag:NAME``) stand beside them."""
+"""Columns that every dataset can have; tags (``tag:NAME``) come on top."""
 LISTED = ("group_id", "context_speaker", "response_speaker", "system_id")
 """Columns whose crossings are listed even where the splits were made by others."""
 

@@ -42,12 +42,12 @@ def augment_pair(pair: Pair, settings: Augmentation, seed: int, epoch: int) -> P
     """
     pair_number = int.from_bytes(hashlib.sha256(pair.pair_id.encode()).digest()[:8], "little")
 
-    def heard(source: AudioSource, number: int) -> Clip:
+    def augmented(source: AudioSource, number: int) -> Clip:
         return augment_clip(load_clip(source), settings, np.random.default_rng([seed, epoch, pair_number, number]))
 
     turns = enumerate(pair.context, start=1)
-    context = tuple(dataclasses.replace(turn, audio=heard(turn.audio, number)) for number, turn in turns)
-    return dataclasses.replace(pair, context=context, response=heard(pair.response, 0))
+    context = tuple(dataclasses.replace(turn, audio=augmented(turn.audio, number)) for number, turn in turns)
+    return dataclasses.replace(pair, context=context, response=augmented(pair.response, 0))
 
 
 def augment_clip(clip: Clip, settings: Augmentation, rng: np.random.Generator) -> Clip:
@@ -91,9 +91,11 @@ def _noise(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.ran
 
 def _codec(samples: torch.Tensor, rate: int, settings: Augmentation, rng: np.random.Generator) -> torch.Tensor:
     codec = settings.codecs[int(rng.integers(len(settings.codecs)))]
-    peak = max(float(samples.abs().max()), _LOUDEST)  # codecs clip at full scale
+    # codecs clip at full scale, where a recording may lie beyond it
+    peak = max(float(samples.abs().max()), _LOUDEST)
     scaled = samples / peak
-    if codec == "mp3" and rate not in MP3_RATES:  # MP3 has not every rate, Ogg Vorbis has more of them
+    # MP3 has nine rates, Ogg Vorbis nearly all
+    if codec == "mp3" and rate not in MP3_RATES:
         codec = "ogg"
     if codec == "mu_law" or (codec == "ogg" and rate > _MOST_VORBIS):
         return functional.mu_law_decoding(functional.mu_law_encoding(scaled, 256), 256) * peak

@@ -2,7 +2,7 @@
 
 A program that streams does not know how long the recording will be. It declares nothing, or far more than will ever
 come, and libsndfile believes some of these sizes only. Several streams may stand one after the other in a file; the
-later headers would be heard as samples.
+later headers would be read as samples.
 
 Sources: Multimedia Programming Interface and Data Specifications 1.0 (RIFF), EBU Tech 3306 (RF64), Audio Interchange
 File Format 1.3 (AIFF), au(4) of SunOS, Apple Core Audio Format 1.0 (CAF), and Sony's description of Wave64.
@@ -80,7 +80,7 @@ def with_true_sizes(data: bytes) -> bytes:
     if kind == b"FORM" and data[8:11] != b"AIF":  # not left to libsndfile, which has trouble with some
         message = f"a FORM file that is no AIFF, which cannot be read; {EXPECTED}"
         raise AudioError(message, "not supported")
-    # the beginning of a second file does not occur by chance in a terabyte of samples
+    # these bytes do not occur by chance in a terabyte of samples
     if _STARTS[kind].search(data, 4):
         raise AudioError(f"the file {JOINED}")
     header = _HEADERS[kind](data)

@@ -25,9 +25,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from .audio import AudioSource
 from .audit import check_splits
+from .clip_measures import clip_seconds
 from .errors import DataError
-from .items import ComparedPair, RatedPair, RatedPairs, TrainingItems, counterfactuals, human_comparisons
-from .measuring import clip_seconds
 from .parallel import end_with_parent, listen, say
 from .ratings import MIN_ITEMS
 from .sampling import (
@@ -45,6 +44,7 @@ from .sampling import (
 )
 from .schema import Dimension, Pair, PairDataset
 from .settings import DataSettings
+from .training_items import ComparedPair, RatedPair, RatedPairs, TrainingItems, counterfactuals, human_comparisons
 from .unchanged import check_unchanged
 
 SHARES = ("ratings", "preferences", "counterfactuals")

@@ -42,7 +42,8 @@ def parquet_tables(path: Path, row: int, columns: Sequence[str] | None = None, *
         schema = file.schema_arrow
         fields = schema if columns is None else [schema.field(name) for name in columns]
         size = _EMBEDDING_ROWS if any(has_bytes(field.type) for field in fields) else _TEXT_ROWS
-        for number in range(group, file.num_row_groups):  # no part spans two: dictionaries inside lists cannot
+        # A part never spans two row groups: pyarrow cannot join dictionaries inside lists.
+        for number in range(group, file.num_row_groups):
             for batch in file.iter_batches(size, row_groups=[number], columns=columns, use_threads=False):
                 yield start, pa.Table.from_batches([batch])
                 start += batch.num_rows
@@ -84,7 +85,8 @@ class EmbeddingTable:
 
         A structure ``{"bytes", "path"}`` that has bytes is the clip itself.
         """
-        distinct: dict[Any, Any] = {}  # few steps and few texts are different: each is held once
+        # There are few different steps and texts among millions of cells: each is held once.
+        distinct: dict[Any, Any] = {}
         for start, part in self.read_from(0):
             embedding = [column.name for column in part.schema if has_bytes(column.type)]
             for position, row in enumerate(python_rows(part), start):

@@ -73,7 +73,9 @@ def _flac_samples(data: bytes) -> int:
     frames = [(at, *frame) for at, frame in found if frame is not None]
     first = frames[0][1] if frames else 0  # not 0 if the recording was cut without decoding
     total = count = 0
-    others: list[int] = []  # most are no frames, but samples that look like a header
+    # Most of these are no frames, but samples that look like a header: a sync code and a CRC of 8 bits occur by chance.
+    # The CRC of a whole frame, which takes long here, is computed for them alone.
+    others: list[int] = []
     for index, (_, number, size, counts_samples) in enumerate(frames):
         if number - first == total or (not counts_samples and number - first == count):
             total, count = total + size, count + 1
@@ -159,7 +161,8 @@ def whole_mp3(data: bytes) -> Mp3:
     if any(_mp3_header(frame, kind) is not None for frame in frames):
         raise AudioError(f"the file {JOINED}")
     total = len(frames) * kind.samples
-    if declared > len(frames) + 1:  # some encoders count the header
+    # some encoders count the frame with the header, too
+    if declared > len(frames) + 1:
         raise AudioError(f"the file is cut off, {len(frames)} of {declared} frames are there", "the file is cut off")
     if 0 < declared < len(frames):
         said = f"declares {declared * kind.samples} samples and holds {total}"
@@ -170,7 +173,8 @@ def whole_mp3(data: bytes) -> Mp3:
     if kind.layer != 3:
         silence = head.ljust(_mp3_kind(head).length, b"\0")
         return Mp3(b"".join((*frames, silence * (len(frames) // 50 + 2))), 0, total)
-    head = bytes((*head[:2], head[2] & 0x0C | 0x90, head[3]))  # 128 or 80 kbit/s: room for what follows
+    # 128 or 80 kbit/s, whatever the file has: a frame of 8 kbit/s has no room for a header
+    head = bytes((*head[:2], head[2] & 0x0C | 0x90, head[3]))
     length = _mp3_kind(head).length
     count = (len(frames) + 1).to_bytes(4, "big")
     header = (head + bytes(kind.side_bytes) + b"Info\0\0\0\1" + count).ljust(length, b"\0")
@@ -326,7 +330,8 @@ def _without_noise(frames: list[bytes], kind: _Mp3Kind) -> Iterator[bytes]:
     """
     reservoir = 0
     for frame in frames:
-        side = 4 if frame[1] & 1 else 6  # a checksum of two bytes
+        # where the side information begins: behind the header and, if there is one, a checksum of two bytes
+        side = 4 if frame[1] & 1 else 6
         shift = 16 - kind.reference_bits
         if int.from_bytes(frame[side : side + 2], "big") >> shift > reservoir:
             head = bytes((frame[0], frame[1] | 1, *frame[2:4])) + (reservoir << shift).to_bytes(2, "big")

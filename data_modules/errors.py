@@ -60,7 +60,7 @@ _NO_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCE
 DEBUG = "EMPATHY_JUDGE_DEBUG"
 """In the environment: errors show their tracebacks."""
 ASKED_TO_STOP = 75
-"""Exit code after SIGTERM, EX_TEMPFAIL of sysexits.h: what was done is kept, start the same command again."""
+"""Exit code after SIGTERM, EX_TEMPFAIL of sysexits.h: what was done is saved, start the same command again."""
 
 AudioErrorKind = Literal[
     "no such file", "cannot be read", "the file is empty", "not a sound file", "the file is cut off",
@@ -132,7 +132,7 @@ class AudioError(UserError):
 
 
 class TextError(AudioError):
-    """The text beside the clips of a pair cannot be used; whoever goes on without a clip goes on without this pair."""
+    """The text of a pair cannot be used. Where a bad clip is skipped, so is such a pair."""
 
 
 def system_error(error: BaseException) -> OSError | None:
@@ -173,7 +173,8 @@ def as_user_error(error: BaseException) -> UserError | None:
     if isinstance(error, UnicodeError):
         return UserError(f"text cannot be read or written ({error}); expected UTF-8")
     if isinstance(error, RuntimeError) and _OF_A_GPU.match(text := " ".join(str(error).split())):
-        said = ". ".join(text.rstrip(".").split(". ")[:3])  # what was tried to allocate, on which GPU of which size
+        # The first three sentences say what was tried to allocate, and on which GPU of which size.
+        said = ". ".join(text.rstrip(".").split(". ")[:3])
         return UserError(
             f"{said}; expected fewer pairs at once: --batch-size; in training --data.batch_tokens, --data.batch_size "
             "or --gradient_checkpointing true"
@@ -192,7 +193,7 @@ def as_user_error(error: BaseException) -> UserError | None:
 
 
 def _of_torchaudio(error: BaseException) -> BaseException | None:
-    """What was raised while torchaudio was imported, by itself or behind what a library made of it."""
+    """The error that torchaudio raised while it was imported, also where a library wrapped it in its own."""
     cause: BaseException | None = error
     while cause is not None:
         for frame, _ in traceback.walk_tb(cause.__traceback__):
@@ -300,7 +301,8 @@ def first_problem(error: ValidationError) -> str:
     """The first thing that pydantic found wrong, with its place: ``dimensions.0.minimum 'x': Input should be ...``."""
     where, kind, message, value = problem_of(error)
     message = message.removeprefix("Value error, ")
-    if not where:  # all of it is wrong: too much to be shown
+    # All of it is wrong: the value would be too much to be shown.
+    if not where:
         return message
     return f"{where}: {message}" if kind == "missing" else f"{where} {shown(value)}: {message}"
 
@@ -309,6 +311,7 @@ def problem_of(error: ValidationError) -> tuple[str, str, str, object]:
     """Of the first thing that pydantic found wrong its place, kind, message and value."""
     problem = error.errors(include_url=False)[0]
     place, message = problem["loc"], problem["msg"]
-    if place[-1:] in (("int",), ("float",)):  # of a field that takes both, each is refused on its own
+    # Pydantic refuses a value of a field that takes both for each of the two types.
+    if place[-1:] in (("int",), ("float",)):
         place, message = place[:-1], "Input should be a number"
     return ".".join(map(str, place)), problem["type"], message, problem["input"]

@@ -86,7 +86,8 @@ class RemotePath:
     def _ask(self, method: str, **how: Any) -> Any:
         """What the file system says of this path; paths that it finds become relative to this one."""
         with _reached(self):
-            system, folder = _url_to_fs(self.address)  # fsspec keeps the connection, one per process and thread-safe
+            # fsspec keeps the connection: there is one in each process, and threads may share it.
+            system, folder = _url_to_fs(self.address)
             path = f"{folder.rstrip('/')}/{self.relative}".rstrip("/")
             result = getattr(system, method)(path, **how)
             return sorted(file[len(path) + 1 :] for file in result) if method == "find" else result
@@ -206,7 +207,8 @@ def _passes_through(path: Path, folder: Path) -> bool:
     """Whether a part of the path, or a symlink that it passes through, lies in a folder; the path leads to a file."""
     for step in (*reversed(path.parents), path):
         while True:
-            step = Path(os.path.normpath(step.parent.resolve() / step.name))  # only the last part may be a symlink
+            # Only the last part may be a symlink: that is the one to look at.
+            step = Path(os.path.normpath(step.parent.resolve() / step.name))
             if step.is_relative_to(folder):
                 return True
             if not step.is_symlink():
@@ -265,7 +267,8 @@ def resolve_remote(root: RemotePath, relative: str, files: Collection[str], wher
 
 def stays_inside(relative: str) -> bool:
     """Whether a path is relative and has no ``..``."""
-    path = PureWindowsPath(relative)  # splits at both kinds of slash
+    # As a Windows path, which splits at both kinds of slash: a table may come from there.
+    path = PureWindowsPath(relative)
     return bool(path.parts) and not path.anchor and ".." not in path.parts
 
 
@@ -292,8 +295,8 @@ def check_writable(out: Path, is_folder: bool = True) -> None:
 
 
 def kept_file(root: DataPath, content_hash: str, name: str) -> Path:
-    """Where a file with a result about a dataset is kept: in its folder or, where that is remote or read-only, in the
-    user's cache, under its content hash."""
+    """Where a result about a dataset is stored: in its folder or, where that is remote or read-only, under its content
+    hash in the user's cache."""
     if not isinstance(root, RemotePath) and os.access(root, os.W_OK):
         return root / name
     try:
@@ -324,7 +327,8 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         OSError: If it cannot be written, with the name of the file.
     """
-    temporary = path.with_name(f".{uuid.uuid4().hex[:8]}.tmp")  # no longer than most names
+    # No longer than most names: the limit of the file system holds for it, too.
+    temporary = path.with_name(f".{uuid.uuid4().hex[:8]}.tmp")
     try:
         write(temporary)
         os.replace(temporary, path)
@@ -334,5 +338,6 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
             raise
         raise OSError(os_error.errno, os_error.strerror, str(path)) from error
     finally:
-        with suppress(OSError):  # on a disk that became read-only; what was raised above says more
+        # The disk may have become read-only; what was raised above says more.
+        with suppress(OSError):
             temporary.unlink(missing_ok=True)

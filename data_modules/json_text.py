@@ -19,14 +19,16 @@ def parse_json(text: str | bytes) -> Any:
         RecursionError: If it is nested too deep.
     """
     values = json.loads(text, object_pairs_hook=unique_object)
-    waiting: list[tuple[str, Any]] = [("", values)]  # not recursive: it may be nested as deep as `json` reads
+    # A stack of our own: the text may be nested as deep as `json` reads, deeper than calls may be.
+    waiting: list[tuple[str, Any]] = [("", values)]
     while waiting:
         where, value = waiting.pop()
         if isinstance(value, dict):
             waiting += [(f"{where}.{name}", own) for name, own in value.items()]
         elif isinstance(value, list):
             waiting += [(f"{where}.{position}", own) for position, own in enumerate(value)]
-        elif isinstance(value, int | float) and not abs(value) <= sys.float_info.max:  # NaN, too
+        # Negated, so that NaN is refused, too.
+        elif isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
             raise ValueError(f"{where[1:]} {shown(value)}; expected a finite number".lstrip())
     return values
 

@@ -50,10 +50,12 @@ def open_lock(path: Path) -> IO[str]:
         OSError: If it cannot be written.
     """
     for _ in range(_TRIES):
-        with suppress(FileNotFoundError):  # another process has deleted the folder, which was empty
+        # Another process may have deleted the folder between the two calls, since it was empty.
+        with suppress(FileNotFoundError):
             path.parent.mkdir(parents=True, exist_ok=True)
             return open(path, "a+")
-    path.parent.mkdir(parents=True, exist_ok=True)  # no other process: nothing can be made there, as below /proc
+    # It is no other process: nothing can be made there, as below /proc. The system says why.
+    path.parent.mkdir(parents=True, exist_ok=True)
     return open(path, "a+")
 
 

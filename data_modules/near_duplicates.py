@@ -28,10 +28,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from .audio import AudioSource, decode
+from .clip_measures import distinct_clips
 from .errors import AudioError
-from .measuring import KeptResult, distinct_clips, keep, read_kept
 from .parallel import map_threads
 from .schema import PairDataset
+from .stored_results import StoredResult, read_result, store_result
 
 NEAR_IDENTICAL_FILE = "near_identical.json"
 METHOD = "Haitsma-Kalker 2002, version 1"
@@ -66,7 +67,7 @@ class Fingerprint:
         return len(np.unique(self.bits[self.counts])) >= MIN_FRAMES
 
 
-class NearIdentical(KeptResult):
+class NearIdentical(StoredResult):
     """Result for all clips of a dataset."""
 
     method: str  # `METHOD` of the program that made it
@@ -185,7 +186,7 @@ def near_identical(dataset: PairDataset) -> NearIdentical:
     Otherwise every distinct clip is decoded and the file written; it says nothing about splits and so serves any
     split of the dataset. Where the folder cannot be written, that file is in the user's cache.
     """
-    stored = read_kept(dataset, NEAR_IDENTICAL_FILE, NearIdentical)
+    stored = read_result(dataset, NEAR_IDENTICAL_FILE, NearIdentical)
     if stored is not None and stored.method == METHOD:
         return stored
 
@@ -205,5 +206,5 @@ def near_identical(dataset: PairDataset) -> NearIdentical:
         not_comparable=tuple(name for name, item in zip(names, fingerprints, strict=True) if not item.comparable),
         clusters=tuple(tuple(names[position] for position in cluster) for cluster in find_clusters(fingerprints)),
     )
-    keep(dataset, NEAR_IDENTICAL_FILE, result)
+    store_result(dataset, NEAR_IDENTICAL_FILE, result)
     return result

@@ -40,7 +40,7 @@ def whole_ogg(data: bytes) -> bytes:
 
     Raises:
         AudioError: If several recordings stand one after the other, or side by side, or a page of Opus or Vorbis holds
-            more samples than it declares: those would be heard in part. The last page does not count within what
+            more samples than it declares: those would be read in part. The last page does not count within what
             encoders add to the last packets.
     """
     streams, end = _ogg_streams(data)
@@ -74,6 +74,7 @@ def _ogg_streams(data: bytes) -> tuple[dict[bytes, _OggStream], int]:
     while data[position : position + 4] == b"OggS" and position + 27 <= len(data):
         flags, granule = data[position + 5], int.from_bytes(data[position + 6 : position + 14], "little", signed=True)
         lacing = data[position + 27 : position + 27 + data[position + 26]]
+        # side by side, streams begin before there is content; a later beginning is that of a second file
         if flags & 2 and content_seen:
             raise _unusable(JOINED)
         content_seen = content_seen or not flags & 2
@@ -83,6 +84,7 @@ def _ogg_streams(data: bytes) -> tuple[dict[bytes, _OggStream], int]:
         for size in lacing:
             if not stream.open:
                 stream.packets.append(b"")
+            # two bytes of a packet tell its length; to hold all would copy the file
             limit = size if len(stream.packets) <= _VORBIS_HEADERS else 2 - len(stream.packets[-1])
             stream.packets[-1] += data[position : position + max(min(limit, size), 0)]
             stream.open = size == 255
@@ -109,6 +111,7 @@ def _checked_start(stream: _OggStream, headers: int, counts: Sequence[int]) -> i
     if not ends:
         return 0
     start = ends[0][1] - ends[0][0] if len(ends) > 1 else max(ends[0][1] - ends[0][0], 0)
+    # encoders end before their last packet does: by up to 120 ms of Opus, or a long block of Vorbis on each side
     slack = _OPUS_MS[-1] * 2 * 48 if headers == _OPUS_HEADERS else 2 * (1 << (stream.packets[0][28] >> 4))
     expected = "expected a file as encoders write it"
     declared, least = ends[-1][1] - max(start, 0), counts[-1] - slack

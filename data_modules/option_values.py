@@ -16,7 +16,7 @@ NO_OPTION = {"option": False}
 """Metadata of a field that is no option."""
 
 
-def _number(kind: Callable[[str], float], least: float, most: float, expected: str) -> Callable[[str], Any]:
+def number_between(kind: Callable[[str], float], least: float, most: float, expected: str) -> Callable[[str], Any]:
     """Return the function that parses a number in a range from the text of an option; NaN is refused, too."""
 
     def convert(text: str) -> float:
@@ -50,16 +50,16 @@ def device_name(text: str) -> str:
     return text
 
 
-whole_number = _number(parse_whole, 1, 10**12, "a whole number, 1 or more")
-random_seed = _number(parse_whole, 0, 2**32 - 1, "a whole number from 0 to 4294967295")  # as NumPy takes them
-resamples = _number(parse_whole, 0, 10**6, "a whole number from 0 (no intervals) to 1000000")
-process_count = _number(parse_whole, 1, 1024, "a number of processes, 1 to 1024")  # more would end the machine
-port_number = _number(parse_whole, 0, 2**16 - 1, "a port, 0 to 65535")
-seconds = _number(parse_number, 0, 1e6, "seconds, 0 or more")
-dollars = _number(parse_number, 0, 1e9, "dollars, 0 or more")
-share = _number(parse_number, 0, 1, "a share, 0 to 1")
-any_number = _number(parse_number, -1e12, 1e12, "a number")
-any_whole = _number(parse_whole, -(10**12), 10**12, "a whole number")
+whole_number = number_between(parse_whole, 1, 10**12, "a whole number, 1 or more")
+random_seed = number_between(parse_whole, 0, 2**32 - 1, "a whole number from 0 to 4294967295")  # as NumPy takes them
+resamples = number_between(parse_whole, 0, 10**6, "a whole number from 0 (no intervals) to 1000000")
+process_count = number_between(parse_whole, 1, 1024, "a number of processes, 1 to 1024")  # more would end the machine
+port_number = number_between(parse_whole, 0, 2**16 - 1, "a port, 0 to 65535")
+seconds = number_between(parse_number, 0, 1e6, "seconds, 0 or more")
+dollars = number_between(parse_number, 0, 1e9, "dollars, 0 or more")
+share = number_between(parse_number, 0, 1, "a share, 0 to 1")
+any_number = number_between(parse_number, -1e12, 1e12, "a number")
+any_whole = number_between(parse_whole, -(10**12), 10**12, "a whole number")
 
 Whole = Annotated[int, whole_number]
 Seed = Annotated[int, random_seed]

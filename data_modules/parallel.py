@@ -22,9 +22,10 @@ from .errors import UserError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-"""SLURM and Kubernetes send SIGTERM before they kill; SIGUSR1 is what `sbatch --signal` is usually told to send."""
+"""SLURM and Kubernetes send SIGTERM before they kill; SIGUSR1 is what people let `sbatch --signal` send."""
 LINE_SECONDS = 30.0  # between two lines in a log
-_AHEAD = 8  # tasks per thread that wait or whose results wait
+# Enough that a slow clip does not leave the other threads without work; results of so many are held.
+_AHEAD = 8
 _VARIABLES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_PORT",
     "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NODEID",
@@ -65,7 +66,8 @@ def map_threads(
 def in_daemon_thread(function: Callable[[], Result], name: str) -> Future[Result]:
     """What a function returns or raises in a thread of its own, for which a program that ends does not wait."""
     future: Future[Result] = Future()
-    future.set_running_or_notify_cancel()  # from now on it cannot be cancelled; callers may stop waiting
+    # From now on it cannot be cancelled; callers may only stop waiting.
+    future.set_running_or_notify_cancel()
 
     def run() -> None:
         try:

@@ -62,9 +62,11 @@ def track(samples: np.ndarray) -> Track:
     window = torch.hann_window(_WINDOW)
     lags = torch.arange(int(RATE / _HIGHEST), int(RATE / _LOWEST) + 1)
     n_fft = 2 * _WINDOW
+    # the autocorrelation of a windowed frame falls with the lag as that of the window does: it is divided by it
     of_window = torch.fft.irfft(torch.fft.rfft(window, n_fft).abs().square(), n_fft)
     parts = []
     for frames in padded.unfold(0, _WINDOW, HOP).split(_BLOCK):
+        # digital silence has -120 dB, not minus infinity, and a correlation of 0, not NaN
         level = 10 * torch.log10(frames.square().mean(-1) + 1e-12)
         centred = (frames - frames.mean(-1, keepdim=True)) * window
         correlation = torch.fft.irfft(torch.fft.rfft(centred, n_fft).abs().square(), n_fft)

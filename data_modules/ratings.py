@@ -184,7 +184,8 @@ def tied(means: np.ndarray) -> np.ndarray:
     In floating point 1.1 + 2.2 + 3.3 depends on the order, and (3 + 1.1) - 1.1 is not 3.
     """
     order = np.argsort(means, kind="stable")
-    order = order[: len(order) - np.count_nonzero(np.isnan(means))]  # NaN comes last
+    # argsort puts NaN last; they tie with nothing.
+    order = order[: len(order) - np.count_nonzero(np.isnan(means))]
     if len(order) == 0:
         return means
     rising = means[order]

@@ -119,7 +119,8 @@ def rate(key: pd.DataFrame, seed: int) -> pd.DataFrame:
     perceived = 3 + bias + spread * (key["fit"].to_numpy()[:, None] - 3) + rng.normal(0, 0.5, (len(key), RATERS))
     scores = np.clip(np.round(perceived), DIMENSION.minimum, DIMENSION.maximum)
     is_rated = rng.random(scores.shape) >= _MISSING
-    is_rated[np.arange(len(key)), rng.integers(RATERS, size=len(key))] = True  # nobody's item stays unrated
+    # Every pair keeps at least one rating, else the sample would hold pairs that nobody can learn from.
+    is_rated[np.arange(len(key)), rng.integers(RATERS, size=len(key))] = True
     items, raters = np.nonzero(is_rated)
     return pd.DataFrame(
         {
@@ -185,7 +186,8 @@ def _speak(folder: Path, text: str, voice: Voice, tone: Tone, rng: np.random.Gen
     samples, rate_made = speak(text, voice, _vary(tone, rng))
     resampled = resample(samples, rate_made, RATE)
     temporary = folder / "audio" / f"{rng.integers(2**62):x}.wav"
-    buffer = io.BytesIO()  # not the file: libsndfile does not say what a disk refuses
+    # Through memory, because libsndfile does not say what a disk refuses.
+    buffer = io.BytesIO()
     soundfile.write(buffer, resampled, RATE, format="WAV", subtype="PCM_16")
     temporary.write_bytes(buffer.getvalue())
     file = f"audio/{audio_hash(temporary)[:20]}.wav"
@@ -197,8 +199,8 @@ def _vary(tone: Tone, rng: np.random.Generator) -> Tone:
     """One rendering of a tone: weaker or stronger, and different each time."""
     neutral, strength = Tone(), rng.uniform(0.75, 1.1)
 
-    def cue(wanted: float, plain: float, deviation: float) -> float:
-        return float(plain + strength * (wanted - plain) + rng.normal(0, deviation))
+    def cue(target: float, plain: float, deviation: float) -> float:
+        return float(plain + strength * (target - plain) + rng.normal(0, deviation))
 
     return replace(
         tone,

@@ -89,6 +89,7 @@ class EpochOrder:
             return self._by_blocks(self.blocks, epoch)
         order = list(range(self.size))
         if self.shuffle:
+            # seeds so far apart that no epoch of one has the order of an epoch of the next
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
             order = torch.randperm(self.size, generator=generator).tolist()
             if self.clusters is not None:
@@ -196,6 +197,7 @@ class ByTokens:
         self._own = slice(rank * readers, (rank + 1) * readers)
         if (longest := longest_of(kinds)) > budget:
             raise UserError(f"data.batch_tokens {budget}: one item has {longest} tokens; expected {longest} or more")
+        # Lightning asks for the number of batches once, so epochs may not differ in it
         steps = self._planned(0)
         items = sum(len(step[0]) for step in steps)
         self._steps = min(items, len(steps) + len(steps) // _SPARE)

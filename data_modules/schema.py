@@ -1,7 +1,6 @@
 """The pair dataset: a folder with ``pairs.parquet``, ``ratings.parquet``, ``preferences.parquet`` and
-``dataset.yaml``. `PairDataset.load` reads and checks all of it, column by column; how it is stored is in `storage`.
-
-Importers write it (`importers.assemble`), and `writing.write_dataset`, where all is in memory.
+``dataset.yaml``. `PairDataset.load` reads and checks all of it, column by column; how it is stored is in `storage`,
+who writes it in `importers.assemble` and `writing`.
 """
 
 from __future__ import annotations
@@ -10,13 +9,16 @@ import bisect
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+import pyarrow as pa
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from .audio import AudioSource
@@ -34,7 +36,7 @@ from .folders import (
 from .ratings import NAME, SECONDS, Dimension, check_preferences, check_ratings, is_text
 from .storage import (
     CONTEXT,
-    HASHED_COLUMNS,
+    NAME_COLUMNS,
     PAIRS_FILE,
     PREFERENCES_FILE,
     PREFERENCES_SCHEMA,
@@ -43,14 +45,14 @@ from .storage import (
     RESPONSE,
     SPLITS_FILE,
     SPLITS_SCHEMA,
+    TEXT_COLUMNS,
     TEXTS,
     StoredFile,
     Tags,
     column_fault,
-    content_hash,
-    hash_order,
     pair_columns,
     pairs_files,
+    ratings_schema,
     read_parquet,
 )
 from .stored_clips import StoredClip
@@ -62,8 +64,11 @@ if TYPE_CHECKING:
 __all__ = ["DatasetCard", "Dimension", "Pair", "PairDataset", "Turn"]
 
 SCHEMA_VERSION = 1
+HASHED_COLUMNS = tuple(name for name in ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS) if name != "split")
+# Pair id -> sort key of pairs: a line in `content_hash` begins with it
+hash_order: Callable[[str], str] = json.dumps
+# Position of its row, turn of the context or None for the response, path or None where it is embedded, and hash
 Clips = list[tuple[int, int | None, str | None, str]]
-"""Position of its row, turn of the context or None for the response, path or None where it is embedded, and hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ class Pair:
         context_text: Transcript, for baselines and reports only.
         response_text: Transcript, for baselines and reports only.
         tags: Name and value of whatever else is known, such as the cue or the sex of a speaker; sorted. Reports are
-            sliced and splits made by them; no judge is told.
+            sliced and splits made by them; no judge sees them.
     """
 
     pair_id: str
@@ -112,8 +117,8 @@ class Pair:
     tags: Tags = ()
 
     @property
-    def told(self) -> str | None:
-        """The situation as it is read: blanks are none."""
+    def situation_or_none(self) -> str | None:
+        """The situation, or None where it is blank."""
         return self.situation if self.situation and self.situation.strip() else None
 
     @property
@@ -216,7 +221,8 @@ class PairDataset:
         rated = check_ratings(ratings, ids, card.dimensions, root / RATINGS_FILE)
         if preferences is not None:
             preferences = check_preferences(preferences, ids, card.dimensions, root / PREFERENCES_FILE)
-        computed_hash = content_hash(card.dimensions, hashed_pairs(pairs, fingerprints), rated, preferences)
+        computed_hash = content_hash(card.dimensions, hashed_pairs(pairs, fingerprints), ratings, preferences)
+        # Scores, splits and judges are known by this hash: they must not pass for those of a table that was edited.
         if computed_hash != card.content_hash:
             raise DataError(
                 f"{root / CARD_FILE}: content_hash {card.content_hash[:12]}... is not that of the tables "
@@ -283,6 +289,7 @@ def _read_card(root: DataPath) -> DatasetCard:
     if (version := values.pop("schema_version")) != SCHEMA_VERSION:
         raise DataError(f"{path}: schema_version {shown(version)}; expected {SCHEMA_VERSION}")
     try:
+        # Through JSON, because pydantic is strict about lists in place of tuples in Python values alone.
         return _CARD.validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         fields = ", ".join(field.name for field in dataclasses.fields(DatasetCard))
@@ -370,7 +377,8 @@ def _find_files(root: DataPath, clips: Clips, found: dict[str, Path | StoredFile
     if isinstance(root, Path):
         root = root.resolve()
         found |= files_inside(root, new)
-    elif new and not found:  # one listing instead of a question for each
+    # A remote folder is listed once: to ask for each file would take a request for each.
+    elif new and not found:
         found |= {path: StoredFile(root / path, "") for path in root.files() if stays_inside(path)}
     for position, turn, path, _ in clips:
         if path is not None and path not in found:
@@ -388,3 +396,55 @@ def hashed_pairs(pairs: Iterable[Pair], fingerprints: Mapping[str, tuple[str, ..
         [*texts_of(p), [turn.role for turn in p.context], fingerprints[p.pair_id], *([p.tags] if p.tags else [])]
         for p in sorted(pairs, key=lambda pair: hash_order(pair.pair_id))
     )
+
+
+def content_hash(
+    dimensions: Sequence[Dimension],
+    pairs: Iterable[Sequence[Any]],
+    ratings: pd.DataFrame,
+    preferences: pd.DataFrame | None,
+) -> str:
+    """SHA-256 (hex) over scales, pairs without their split, ratings and preferences, whatever the order of rows.
+
+    Audio counts by its content and not by its name. Each pair is a list: its `HASHED_COLUMNS`, the roles of the
+    context, the hashes of all clips, and the tags if there are any; sorted by `hash_order`, so that none is held.
+    """
+    import pyarrow.compute as pc
+
+    scales = [
+        [d.name, float(d.minimum), float(d.maximum), d.step and float(d.step), d.higher_is_better] for d in dimensions
+    ]
+    digest = hashlib.sha256(json.dumps(scales).encode())
+    previous_line = ""
+    for pair in pairs:
+        line = json.dumps(pair)
+        if line < previous_line:
+            raise ValueError("content_hash: the pairs are not sorted")
+        digest.update(line.encode() + b"\n")
+        previous_line = line
+    digest.update(b"\n")
+    compared = [] if preferences is None else [(preferences, PREFERENCES_SCHEMA)]
+    for table, schema in [(ratings, ratings_schema(ratings)), *compared]:
+        # Each row is a JSON list, in Arrow: as Python objects the ratings of many raters would fill the memory. JSON is
+        # ASCII, so that bytes sort as text does; texts come first and differ, so that numbers do not count.
+        cells = [_as_json(table[field.name], field.type == pa.string()) for field in schema]
+        lines = pc.call_function("binary_join_element_wise", [*cells, pa.scalar(", ", pa.large_string())])
+        order = pc.call_function("array_sort_indices", [lines])
+        for start in range(0, len(order), 1 << 16):
+            part = lines.take(order[start : start + (1 << 16)]).to_pylist()
+            digest.update("".join(f"[{line}]\n" for line in part).encode())
+        digest.update(b"\n")
+    return digest.hexdigest()
+
+
+def _as_json(values: Any, is_text: bool) -> pa.LargeStringArray:
+    """Each cell as JSON spells it, equal ones once. No two numbers differ only in rounding; NaN is ``null``."""
+    import pandas as pd
+
+    if is_text:
+        codes, distinct = pd.factorize(values)
+        spelled = [json.dumps(value) for value in distinct]
+    else:
+        bits, codes = np.unique(values.to_numpy(np.float64, na_value=np.nan).view(np.int64), return_inverse=True)
+        spelled = ["null" if math.isnan(value) else repr(value) for value in bits.view(np.float64).tolist()]
+    return pa.array(spelled, pa.large_string()).take(pa.array(codes))

@@ -58,7 +58,7 @@ def split_dataset(
 
     Pairs that share a value of any column in `by` form a component (transitively: A and B share the speaker, B and
     C the group) and stay together. Components are assigned by `assign`, by their mean score: every
-    dimension is scaled to its range and turned so that high is good.
+    dimension is scaled to its range, and reversed where low is good.
 
     Audio that may not be in two splits by the rule of `audit` keeps groups together, too. Where `by` leaves out
     ``group_id``, groups may cross, and the audit lists them; components are then few and large, two systems that share
@@ -95,14 +95,12 @@ def split_dataset(
     _check_fractions(fractions)
     if held_out:
         _check_hold_out(held_out, by, fractions, dataset)
-    held_positions = {
-        position
-        for column, values in held_out.items()
-        for position, pair in enumerate(dataset.pairs)
-        if read_column(pair, column) in values
-    }
+
+    def is_held_out(part: Sequence[int]) -> bool:
+        return any(read_column(dataset.pairs[n], name) in values for n in part for name, values in held_out.items())
+
     parts = _components(dataset, by)
-    free_parts = [part for part in parts if held_positions.isdisjoint(part)]
+    free_parts = [part for part in parts if not is_held_out(part)]
     if not free_parts:
         named = ", ".join(f"{column}={value}" for column, values in held_out.items() for value in values)
         raise DataError(
@@ -111,7 +109,7 @@ def split_dataset(
         )
     shares = {name: fraction for name, fraction in fractions.items() if not held_out or name != "test"}
     splits = _assign(dataset, free_parts, shares, MAX_DEVIATION, by, seed, stratify)
-    splits.update({position: "test" for part in parts if not held_positions.isdisjoint(part) for position in part})
+    splits.update({position: "test" for part in parts if is_held_out(part) for position in part})
     request = {
         "by": list(by), "fractions": dict(fractions), "seed": seed, "stratify": stratify,
         "hold_out": {column: list(values) for column, values in held_out.items()},
@@ -226,7 +224,8 @@ def _write(dataset: PairDataset, splits: Mapping[int, str], request: Mapping[str
 
     def write(temporary: Path) -> None:
         temporary.write_text(yaml.safe_dump(facts, sort_keys=False, allow_unicode=True), encoding="utf-8")
-        write_splits(root, new_splits)  # before split.yaml is replaced: both files have to be of the same split
+        # before split.yaml is replaced: on a full disk both files stay of the same split
+        write_splits(root, new_splits)
 
     root = dataset.root
     with system_errors(root, "written"):
@@ -281,6 +280,7 @@ def assign(
     rng = np.random.default_rng(seed)
     if scores is None:
         return _assign_once([range(len(sizes))], sizes, fractions, rng)
+    # one trial may end far off where components are few and large; with very many each is even, and takes long
     trials = max(1, min(_MOST_TRIALS, _MOST_ASSIGNED // max(len(sizes), 1)))
     rated = [number for number in np.argsort(scores, kind="stable").tolist() if not math.isnan(scores[number])]
     strata = [stratum.tolist() for stratum in np.array_split(np.array(rated, int), 3)]

@@ -40,7 +40,8 @@ def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = No
     stage, replaced = (out.parent / f".{out.name}.{suffix}" for suffix in ("unfinished", "replaced"))
     notes = stage / STAGE_NOTES  # as in `command_lock`
     with system_errors(out, "written"):
-        if replaced.exists() and not out.exists():  # killed between the two renames below
+        # An earlier call was killed between the two renames below.
+        if replaced.exists() and not out.exists():
             replaced.rename(out)
         check_new(out, overwrite)
         notes.mkdir(parents=True, exist_ok=True)
@@ -54,11 +55,13 @@ def staged_folder(out: str | Path, overwrite: bool = False, key: str | None = No
             yield stage
             lock.release()
             shutil.rmtree(notes)
-            check_new(out, overwrite)  # again: another command may have written there meanwhile
+            # Again: another command may have written there meanwhile.
+            check_new(out, overwrite)
             if (out / CARD_FILE).exists():
                 shutil.rmtree(replaced, ignore_errors=True)
                 out.rename(replaced)
-            stage.rename(out)  # fails where there is more than an empty folder
+            # The system refuses this where there is more than an empty folder.
+            stage.rename(out)
         except BaseException as error:
             lock.release()
             if key is None or isinstance(error, Exception):
@@ -104,5 +107,6 @@ def _begin(stage: Path, key: str | None) -> None:
             if path not in (notes, notes / "lock", notes / _COMMAND_LOCK):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         replace_text(stored, key or "")
-    for path in stage.rglob(".*.tmp"):  # of `replace_file`
+    # What `replace_file` was writing when the process was killed.
+    for path in stage.rglob(".*.tmp"):
         path.unlink()

@@ -10,7 +10,8 @@ import numpy as np
 STEP_TOLERANCE = 1e-4
 """Steps by which a score may be off: text of few digits (0.33333), and sums in floating point."""
 _NARROW = (np.float32, np.float16)
-_MOST_WRITTEN = 7  # digits; a number of more may be what a narrower type made of one of few: 1.1 is 1.099609375
+# Digits that people write at most; a number of more may be what a narrower type made of one of few: 1.1 is 1.099609375
+_MOST_WRITTEN = 7
 
 
 def on_scale(scores: np.ndarray, minimum: float, maximum: float, step: float | None) -> np.ndarray:
@@ -35,7 +36,8 @@ def on_scale(scores: np.ndarray, minimum: float, maximum: float, step: float | N
     """
     scores = np.asarray(scores, np.float64)
     if step is None:
-        outside = ~((minimum <= scores) & (scores <= maximum))  # NaN too
+        # Negated, so that NaN counts as outside.
+        outside = ~((minimum <= scores) & (scores <= maximum))
         beyond, result = scores[outside], scores.copy()
         is_low, is_high = (_is_rounded(beyond, np.full(len(beyond), end), np.inf) for end in (minimum, maximum))
         result[outside] = np.select([is_low, is_high], [minimum, maximum], np.nan)
@@ -45,7 +47,8 @@ def on_scale(scores: np.ndarray, minimum: float, maximum: float, step: float | N
     with np.errstate(invalid="ignore"):  # infinities
         share = (distinct - minimum) / (maximum - minimum) * intervals
     nearest = np.clip(np.rint(np.nan_to_num(share)), 0, intervals)
-    low, high = Fraction(str(minimum)), Fraction(str(maximum))  # since 1 + 3 * 0.1 is not 1.3
+    # In fractions of what is written, since 1 + 3 * 0.1 is not 1.3 in floating point.
+    low, high = Fraction(str(minimum)), Fraction(str(maximum))
     numbers, of = np.unique(nearest, return_inverse=True)
     steps = np.array([float(low + (high - low) * int(number) / intervals) for number in numbers], np.float64)[of]
     is_step = np.abs(share - nearest) <= STEP_TOLERANCE
@@ -111,7 +114,8 @@ def _is_rounded(values: np.ndarray, steps: np.ndarray, distance: float) -> np.nd
         rounded = _narrow(steps, kind)
         with np.errstate(invalid="ignore"):  # infinities
             found |= (values == rounded) & (np.spacing(np.abs(rounded).astype(kind)).astype(np.float64) < distance)
-    found[found] = _is_long(values[found])  # digits are counted for these alone: one number takes as long as all above
+    # Digits are counted for these alone: to count those of one number takes as long as all of the above.
+    found[found] = _is_long(values[found])
     return found
 
 

@@ -3,11 +3,8 @@ read in parts that fit in the memory, whatever a small file claims to hold."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, islice, pairwise
@@ -20,7 +17,7 @@ import pyarrow.parquet as pq
 
 from .errors import DataError, Locate, bad_value, counted, os_reason, place, shown
 from .folders import DataPath, RemotePath, path_version
-from .ratings import A_NAME, NAME, PREFERENCE_COLUMNS, RATING_COLUMNS, SECONDS, Dimension, is_name
+from .ratings import A_NAME, NAME, PREFERENCE_COLUMNS, RATING_COLUMNS, SECONDS, is_name
 from .steps import as_written
 
 if TYPE_CHECKING:
@@ -72,15 +69,13 @@ MAX_VALUES = 1 << 28
 """Values of such a table, and of one column in one row group, at most: lists can hold any number in a row."""
 MAX_TEXT_BYTES = 4 << 30
 """Text in a table of ratings or preferences, at most."""
+# What people store is packed far less tightly; a file that says more of itself is made to fill the memory.
 MAX_RATIO = 1_000
 """A file that is larger than `BOMB_BYTES` once it is unpacked, and was packed tighter than this, is refused."""
 BOMB_BYTES = 64 << 20
+# Small enough for a laptop, large enough that calls of pyarrow do not show in the time (200,000 pairs in 5 s).
 _BUFFER, _BATCH_ROWS = 1 << 20, 4_096
 _TEXT = re.compile(r"[^\ud800-\udfff]+")  # UTF-8 holds no half of a surrogate pair
-_LINES_AT_ONCE = 65_536
-HASHED_COLUMNS = tuple(name for name in ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS) if name != "split")
-hash_order: Callable[[str], str] = json.dumps
-"""Pair id -> sort key of pairs, in the order of their lines in `content_hash`: a line begins with it."""
 _SHARD_NAME = re.compile(r"part-\d{5}\.parquet")
 
 
@@ -122,7 +117,8 @@ def open_parquet(
     source: Any = path.open() if isinstance(path, RemotePath) else path
     # without these two whole row groups would be in memory
     options: dict[str, Any] = {"buffer_size": _BUFFER, "pre_buffer": False}
-    with pq.ParquetFile(source, **options) as file:  # closes what it has opened itself, and no remote file
+    # Closing it closes what it has opened itself; a remote file stays open for the second reader.
+    with pq.ParquetFile(source, **options) as file:
         footer, found = file.metadata, file.schema_arrow
     _check_size(footer, path.stat().st_size if isinstance(path, Path) else None, whole)
     for expected in schema or ():
@@ -148,7 +144,8 @@ def _check_size(footer: pq.FileMetaData, size: int | None, whole: bool) -> None:
         limits = f"at most {MAX_ROWS} rows and {MAX_VALUES} cells"
         raise pa.ArrowInvalid(f"{footer.num_rows} rows of {footer.num_columns} columns; expected {limits} in one file")
     for group in groups:
-        if group.num_columns > 1_000:  # wide tables have few rows; to ask each column would take seconds
+        # Wide tables have few rows; to ask each of 100,000 columns would take seconds.
+        if group.num_columns > 1_000:
             continue
         for index in range(group.num_columns):
             if (values := group.column(index).num_values) > MAX_VALUES:
@@ -167,7 +164,8 @@ def read_parquet(path: DataPath, schema: pa.Schema, optional: Collection[str] = 
         fields = [field for field in schema if field.name in file.schema_arrow.names]
         table = file.read([field.name for field in fields], use_threads=False)
         table.validate(full=True)
-        text_bytes = 0  # repeats counted
+        # Each text counts as often as it stands there: pandas holds the rows, whatever a dictionary saves in the file.
+        text_bytes = 0
         for chunk in (chunk for column in table.columns for chunk in column.chunks):
             if isinstance(chunk, pa.DictionaryArray):
                 lengths = pc.call_function("binary_length", [chunk.dictionary]).to_numpy(zero_copy_only=False)
@@ -201,7 +199,8 @@ def array_values(array: Any, in_list: bool = False) -> list[Any]:
     """
     kind, types = array.type, pa.types
     if types.is_dictionary(kind):
-        used = array.indices.unique()  # a part of four rows may have the dictionary of a million
+        # Only those that occur: a part of four rows may have the dictionary of a million.
+        used = array.indices.unique()
         texts = dict(zip(used.to_pylist(), array.dictionary.take(used).to_pylist(), strict=True))
         return [texts[index] for index in array.indices.to_pylist()]
     # Structures and lists are taken apart: `to_pylist` takes five times as long for them.
@@ -287,7 +286,8 @@ def pair_columns(path: DataPath) -> Iterator[tuple[dict[str, list[Any]], StoredF
         texts = [leaf for leaf in leaves if not leaf.endswith(".bytes")]
         embedded: dict[str, int] = {CONTEXT: 0, RESPONSE: 0}
         distinct_tags: dict[Any, Any] = {}
-        for number in range(len(groups)):  # no batch spans two: dictionaries inside lists cannot
+        # A batch never spans two row groups: pyarrow cannot join dictionaries inside lists.
+        for number in range(len(groups)):
             row = 0
             for batch in opened.iter_batches(_BATCH_ROWS, row_groups=[number], columns=texts, use_threads=False):
                 batch.validate(full=True)
@@ -357,7 +357,8 @@ def column_fault(
             if not (value in good if isinstance(value, str) else value is None and none_is_good)
         )
         faults += islice(are_bad, 1)
-    seen: set[int] = set()  # one object stands for the tags of many rows
+    # By identity: `pair_columns` makes one object of equal tags, and most data sets have few of them.
+    seen: set[int] = set()
     for row, tags in enumerate(columns[TAGS]):
         if tags and id(tags) not in seen:
             seen.add(id(tags))
@@ -394,57 +395,3 @@ def _tag_fault(tags: Tags, tag_columns: Collection[str]) -> tuple[str, object, s
             column = f"{TAG_PREFIX}{name}"
             return column if column in tag_columns else TAGS, value, A_NAME
     return TAGS, [name for name, _ in tags], "each name once, sorted"
-
-
-def content_hash(
-    dimensions: Sequence[Dimension],
-    pairs: Iterable[Sequence[Any]],
-    ratings: pd.DataFrame,
-    preferences: pd.DataFrame | None,
-) -> str:
-    """SHA-256 (hex) over scales, pairs without their split, ratings and preferences, whatever the order of rows.
-
-    Audio counts by its content, not by its name or by how it is stored, and `SECONDS` where a time is known. Each pair
-    is a list: its `HASHED_COLUMNS`, the roles of the context, the hashes of all clips, and the tags if there are any;
-    sorted by `hash_order`, so that none need be kept. The tables are checked.
-    """
-    import pyarrow.compute as pc
-
-    scales = [
-        [d.name, float(d.minimum), float(d.maximum), d.step and float(d.step), d.higher_is_better] for d in dimensions
-    ]
-    digest = hashlib.sha256(json.dumps(scales).encode())
-    previous_line = ""
-    for pair in pairs:
-        line = json.dumps(pair)
-        if line < previous_line:
-            raise ValueError("content_hash: the pairs are not sorted")
-        digest.update(line.encode() + b"\n")
-        previous_line = line
-    digest.update(b"\n")
-    compared = [] if preferences is None else [(preferences, PREFERENCES_SCHEMA)]
-    for table, schema in [(ratings, ratings_schema(ratings)), *compared]:
-        # Each row is a JSON list. In Arrow, because the ratings of many raters would fill the memory as Python objects.
-        # JSON is ASCII, so that bytes sort as text does. No two rows have the same texts, which come first: numbers do
-        # not matter to the order.
-        cells = [_as_json(table[field.name], field.type == pa.string()) for field in schema]
-        lines = pc.call_function("binary_join_element_wise", [*cells, pa.scalar(", ", pa.large_string())])
-        order = pc.call_function("array_sort_indices", [lines])
-        for start in range(0, len(order), _LINES_AT_ONCE):
-            part = lines.take(order[start : start + _LINES_AT_ONCE]).to_pylist()
-            digest.update("".join(f"[{line}]\n" for line in part).encode())
-        digest.update(b"\n")
-    return digest.hexdigest()
-
-
-def _as_json(values: Any, is_text: bool) -> pa.LargeStringArray:
-    """Each cell as JSON spells it, equal ones once. No two numbers differ only in rounding; NaN is ``null``."""
-    import pandas as pd
-
-    if is_text:
-        codes, distinct = pd.factorize(values)
-        spelled = [json.dumps(value) for value in distinct]
-    else:
-        bits, codes = np.unique(values.to_numpy(np.float64, na_value=np.nan).view(np.int64), return_inverse=True)
-        spelled = ["null" if math.isnan(value) else repr(value) for value in bits.view(np.float64).tolist()]
-    return pa.array(spelled, pa.large_string()).take(pa.array(codes))

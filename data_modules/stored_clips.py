@@ -72,7 +72,7 @@ class StoredClip:
         return data
 
     def read_checked(self) -> bytes:
-        """The encoded bytes that were imported: a clip stands for its hash wherever scores are kept.
+        """The encoded bytes that were imported: scores are stored under the hash of a clip.
 
         Raises:
             AudioError: If they cannot be read or have another hash.
@@ -111,6 +111,7 @@ class _Columns:
             self._bytes += table.nbytes
             while self._bytes > _KEPT_BYTES and len(self._arrays) > 1:
                 self._bytes -= self._arrays.popitem(last=False)[1].nbytes
+        # The least recently used column leaves first.
         self._arrays.move_to_end(key)
         return self._arrays[key]
 

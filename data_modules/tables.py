@@ -12,7 +12,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ from .ratings import A_NAME, LARGEST, SECONDS, Dimension, is_name, is_text
 from .storage import parquet_errors
 
 LONGEST_CELL = 1 << 24
-"""Characters of a CSV cell; the module csv takes 131,072 unless it is told otherwise."""
+"""Characters of a CSV cell; the default of the module csv is 131,072."""
 csv.field_size_limit(LONGEST_CELL)
 Value = TypeVar("Value")
 
@@ -229,7 +229,8 @@ def jsonl_rows(lines: Iterable[str], path: Path, first: int = 0) -> Iterator[tup
 
 def read_csv(path: Path, delimiter: str | None = None) -> SourceTable:
     """Reads a CSV file, whatever its suffix; see `csv_rows`."""
-    distinct: dict[str, str] = {}  # a million ratings hold few different texts: each is kept once
+    # A million ratings hold few different texts: each is held once.
+    distinct: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
     header: list[str] = []
@@ -268,14 +269,22 @@ def _read_json(path: Path) -> SourceTable:
 
 
 def _read_parquet(path: Path) -> SourceTable:
-    """Bytes stay in the file: an `EmbeddedClip` stands in place of each. Class labels get their names."""
     with parquet_errors(path):
         schema = pq.read_schema(path)
         check_header(schema.names, path)
         table = EmbeddingTable(f"{path} {path_version(path)}", lambda row: parquet_tables(path, row, whole=True))
-        rows = list(table.rows())
-    labels = name_labels(rows, described_columns(schema), path)
-    return SourceTable(path, tuple(schema.names), rows, labels=labels)
+        return replace(read_parts(path, table, described_columns(schema)), columns=tuple(schema.names))
+
+
+def read_parts(path: Path, table: EmbeddingTable, features: Mapping[str, Any]) -> SourceTable:
+    """All rows of a table that may hold audio: an `EmbeddedClip` stands in place of bytes, which stay where they are,
+    and class labels get their names (`features`: see `name_labels`).
+
+    Raises:
+        DataError: If a label is none of the classes.
+    """
+    rows = list(table.rows())
+    return replace(SourceTable.of(path, rows), labels=name_labels(rows, features, path))
 
 
 _READERS = {".csv": read_csv, ".tsv": read_csv, ".json": _read_json, ".jsonl": _read_jsonl, ".parquet": _read_parquet}

@@ -81,7 +81,7 @@ def training_targets(dataset: PairDataset, target: TargetName, weighting: Weight
 
 
 def _corrected(table: RatingTable, dimension: Dimension) -> tuple[np.ndarray, list[str]]:
-    """Bias-corrected targets of one dimension, kept inside the scale, shape (items,), and remarks."""
+    """Bias-corrected targets of one dimension, clipped to the scale, shape (items,), and remarks."""
     remarks = []
     model = fit_rater_model(table)
     values = model.items
@@ -160,7 +160,7 @@ def fit_rater_model(table: RatingTable) -> RaterModel:
     laplacian = sparse.csr_array(sparse.diags_array(np.bincount(raters, minlength=n_raters).astype(float)) - shared)
     deviations = np.bincount(raters, weights=scores - table.means[items], minlength=n_raters)
     n_components, components = connected_components(shared, directed=False)
-    # A solution of the singular, consistent system; which one does not matter, biases are centred afterwards
+    # A solution of the singular, consistent system; which one does not matter, since biases are centred afterwards
     if n_raters <= _DENSE_RATERS:
         biases = np.linalg.lstsq(laplacian.toarray(), deviations, rcond=None)[0]
     else:
@@ -188,7 +188,7 @@ def variance_components(table: RatingTable) -> VarianceComponents | None:
     Items with one rating tell about `between` only, items without any are left out.
 
     Returns:
-        None where no item has two raters, or only one item was rated: then the two cannot be told apart.
+        None where no item has two raters, or only one item was rated: then the two cannot be separated.
     """
     all_means = table.means
     rated = table.counts > 0

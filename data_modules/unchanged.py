@@ -15,9 +15,9 @@ from pathlib import Path
 
 from .errors import DataError, counted, names_shown
 from .folders import file_hash
-from .measuring import KeptResult, all_kept, keep
 from .parallel import map_threads
 from .schema import PairDataset
+from .stored_results import StoredResult, read_results, store_result
 
 CHECKED_FILE = ".checked-1.json"
 """In the dataset folder or the user's cache: the files that had the content of the import, and their `State` then."""
@@ -32,7 +32,7 @@ State = tuple[str, int, int, int]
 file over another may copy the first of the times, but not the second."""
 
 
-class _Checked(KeptResult):
+class _Checked(StoredResult):
     files: dict[str, State]  # by path, relative to the folder if it is in it
 
 
@@ -40,38 +40,39 @@ def check_unchanged(dataset: PairDataset) -> None:
     """Check that the files of all clips have the content that was imported.
 
     A file is read and hashed the first time, and where its size or a time is another than when it was last hashed, as
-    after a copy. The results are kept beside the dataset or, where that may not be written, in the user's cache; the
-    dataset itself is not changed. Files that cannot be read are passed over: whoever needs the clip names it.
+    after a copy. The results are stored in the dataset folder or, where that may not be written, in the user's cache;
+    the dataset itself is not changed. Files that cannot be read are passed over: whoever needs the clip names it.
 
     Raises:
         DataError: If some have another content; it says how many, and names the first.
     """
     folder = f"{Path(dataset.root).resolve()}{os.sep}" if isinstance(dataset.root, Path) else ""
-    expected: dict[str, str] = {}  # a file and its hash
-    changed = set[str]()  # what stands for clips that were different: by a link, whose end a path is
+    expected: dict[str, str] = {}  # a file, by its path in the folder if it is there, and its hash
+    changed = set[str]()  # files that stand for clips of different content: paths are those of the ends of links
     for pair in dataset.pairs:
         for clip, sha256 in zip(pair.clips, dataset.fingerprints.get(pair.pair_id, ()), strict=False):
-            if isinstance(clip, Path) and expected.setdefault(str(clip), sha256) != sha256:
-                changed.add(str(clip).removeprefix(folder))
+            if isinstance(clip, Path):
+                name = str(clip).removeprefix(folder)
+                if expected.setdefault(name, sha256) != sha256:
+                    changed.add(name)
     if not expected:
         return
-    states, known = _states(expected), dict[str, State]()
-    for stored in all_kept(dataset, CHECKED_FILE, _Checked):
+    states, known = _states(folder, expected), dict[str, State]()
+    for stored in read_results(dataset, CHECKED_FILE, _Checked):
         known |= stored.files
-    unknown = [path for path, state in states.items() if known.get(path.removeprefix(folder)) != state]
+    unknown = [name for name, state in states.items() if known.get(name) != state]
     if not unknown and not changed:
         return
     latest = time.time_ns() - _SETTLED_NS
-    found = map_threads(_hash, unknown, "Comparing audio with what was imported", len(unknown))
-    for path, sha256 in zip(unknown, found, strict=True):
-        known.pop(path.removeprefix(folder), None)
-        if sha256 is None:
-            continue
-        if sha256 != expected[path]:
-            changed.add(path.removeprefix(folder))
-        elif max(states[path][2:]) < latest:
-            known[path.removeprefix(folder)] = states[path]
-    keep(dataset, CHECKED_FILE, _Checked(content_hash=dataset.card.content_hash, files=known))
+    paths = [os.path.join(folder, name) for name in unknown]
+    found = map_threads(_hash, paths, "Comparing audio with what was imported", len(paths))
+    for name, sha256 in zip(unknown, found, strict=True):
+        known.pop(name, None)
+        if sha256 not in (None, expected[name]):
+            changed.add(name)
+        elif sha256 is not None and max(states[name][2:]) < latest:
+            known[name] = states[name]
+    store_result(dataset, CHECKED_FILE, _Checked(content_hash=dataset.card.content_hash, files=known))
     if changed:
         more = f" and {len(changed) - _SHOWN:,} more" if len(changed) > _SHOWN else ""
         clips = counted(len(changed), "clip is not what was imported", "clips are not what was imported")
@@ -82,21 +83,22 @@ def check_unchanged(dataset: PairDataset) -> None:
         )
 
 
-def _states(expected: dict[str, str]) -> dict[str, State]:
+def _states(folder: str, expected: dict[str, str]) -> dict[str, State]:
     """What the system says of each file now, as it should be; a file that it says nothing of is left out."""
 
-    def ask(paths: Sequence[str]) -> list[tuple[str, State]]:
+    def ask(names: Sequence[str]) -> list[tuple[str, State]]:
         answers = []
-        for path in paths:
+        for name in names:
             try:
-                facts = os.stat(path)
+                facts = os.stat(os.path.join(folder, name))
             except OSError:
                 continue
-            answers.append((path, (expected[path], facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)))
+            answers.append((name, (expected[name], facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)))
         return answers
 
-    paths = list(expected)
-    parts = [paths[start : start + _ASKED_TOGETHER] for start in range(0, len(paths), _ASKED_TOGETHER)]
+    # in parts, since a future for each of a million local files would take longer than asking the system
+    names = list(expected)
+    parts = [names[start : start + _ASKED_TOGETHER] for start in range(0, len(names), _ASKED_TOGETHER)]
     with ThreadPoolExecutor(min(_ASKING, len(parts))) as pool:
         return dict(chain.from_iterable(pool.map(ask, parts)))
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 EXPECTED = "expected wav, flac, ogg, mp3, aiff, au"
 """Formats that are read, for messages."""
 _CONVERT = f"{EXPECTED}: convert it, as with ffmpeg -i IN OUT.wav"
-_CHECKED = ("WAV", "WAVEX", "RF64", "W64", "AIFF", "AU", "CAF", "FLAC", "OGG", "MP3", "NIST")
-"""Formats, as libsndfile calls them, of which can be told whether a file is whole. libsndfile does not look at sizes
-in the others: a file of half its length, or two files one after the other, would be read."""
+READ_RIGHTLY = ("WAV", "WAVEX", "RF64", "AIFF", "AU", "CAF", "FLAC", "OGG", "MP3")
+"""Formats, as libsndfile calls them, whose files are checked to be whole before they are opened. libsndfile does not
+look at sizes in the others: a file of half its length, or two files one after the other, would be read."""
 HEAD_BYTES = 4_096
 """Bytes at the beginning of a file that tell what it is."""
 _NAMES = (
@@ -95,22 +95,25 @@ def unreadable(head: bytes, reason: str) -> AudioError:
 
 
 def check_read_rightly(sound: SoundFile, head: bytes) -> None:
-    """Refuses what libsndfile opens but would read in part, or with other values.
+    """Refuses a file of another format than `READ_RIGHTLY` that libsndfile opens but would read in part, or with other
+    values.
 
     Args:
         sound: The open file.
         head: Its first `HEAD_BYTES`.
     """
-    problem = None
-    samples = _NIST_SAMPLES.search(head)
-    encoding = _SUBFORMAT.search(sound.extra_info)
-    if sound.format not in _CHECKED:
-        problem = f"{sound.format_info}, of which it cannot be told whether it is whole; {_CONVERT}"
-    elif sound.format == "NIST" and (samples is None or int(samples[1]) != sound.frames):
+    if sound.format == "NIST":  # libsndfile 1.2.2 takes its length from the size of the file alone
+        samples = _NIST_SAMPLES.search(head)
+        if samples is not None and int(samples[1]) == sound.frames:
+            return
         declared = "no number of samples" if samples is None else f"{int(samples[1])} samples"
         problem = f"SPHERE that declares {declared} and has room for {sound.frames}; expected one whole recording"
-    # libsndfile 1.2.2 takes the encoding from the bits of a sample: floats are read as integers
-    elif sound.format == "W64" and encoding is not None and encoding[1] != "pcm":
+    elif sound.format == "W64":
+        # libsndfile 1.2.2 takes the encoding from the bits of a sample: floats are read as integers
+        encoding = _SUBFORMAT.search(sound.extra_info)
+        if encoding is None or encoding[1] == "pcm":
+            return
         problem = f"Wave64 of {encoding[1]} with more than two channels, which cannot be read; {_CONVERT}"
-    if problem is not None:
-        raise AudioError(problem, "not supported")
+    else:
+        problem = f"{sound.format_info}, of which it cannot be told whether it is whole; {_CONVERT}"
+    raise AudioError(problem, "not supported")

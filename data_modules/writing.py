@@ -18,10 +18,9 @@ from .audio import audio_hash
 from .errors import DataError, Locate, bad_value, locate_in, place, shown
 from .folders import CARD_FILE, DataPath, RemotePath, data_path, replace_file, replace_text, resolve_inside
 from .ratings import check_preferences, check_ratings
-from .schema import SCHEMA_VERSION, DatasetCard
+from .schema import HASHED_COLUMNS, SCHEMA_VERSION, DatasetCard, content_hash, hash_order
 from .storage import (  # fmt: skip
     CONTEXT,
-    HASHED_COLUMNS,
     PAIR_COLUMNS,
     PAIRS_FILE,
     PAIRS_SCHEMA,
@@ -36,8 +35,6 @@ from .storage import (  # fmt: skip
     TEXTS,
     Tags,
     column_fault,
-    content_hash,
-    hash_order,
     open_parquet,
     pairs_files,
     parquet_errors,
@@ -265,6 +262,7 @@ def _row_groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str,
         sizes.append(sum(len(row[name] or "") for name in TEXT_COLUMNS) // _TEXT_SHARE)
         new_sizes = [group_size + size for group_size, size in zip(group_sizes, sizes, strict=True)]
         is_full = len(group) >= (ROW_GROUP_ROWS if any(new_sizes[:2]) else _ROWS_WITHOUT_AUDIO)
+        # A row group is what is read to get at one clip; see `stored_clips`.
         if group and (is_full or max(new_sizes) > ROW_GROUP_BYTES):
             yield group
             group, new_sizes = [], sizes

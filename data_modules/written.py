@@ -78,13 +78,15 @@ def write_files(command: str, folder: Path, files: Mapping[str, bytes]) -> None:
                 Path(stage, path.name).write_bytes(content)
             except OSError as error:
                 raise OSError(error.errno, error.strerror, str(path)) from error
-        for path, content in paths.items():  # the earlier hash stays: after a kill either file may stand there
+        # The earlier hash stays in the record: after a kill either file may stand there.
+        for path, content in paths.items():
             earlier = [file_hash(path)] if path.exists() else []
             record = {"command": command, "sha256": [hashlib.sha256(content).hexdigest(), *earlier]}
             _record_file(path).parent.mkdir(exist_ok=True)
             replace_text(_record_file(path), f"{json.dumps(record)}\n")
         check_replaceable(command, paths)
-        for path in paths:  # needs no room
+        # Renaming needs no room on the disk: from here on all files are replaced.
+        for path in paths:
             os.replace(Path(stage, path.name), path)
 
 
@@ -151,7 +153,8 @@ def _alone(place: Path, lock: Path) -> Iterator[None]:
             yield
     finally:
         for path in made:
-            with suppress(OSError):  # there is something in it
+            # A folder that holds something stays.
+            with suppress(OSError):
                 path.rmdir()
 
 

@@ -42,7 +42,8 @@ def check_yaml(text: str, as_typed: bool = False) -> None:
             is_meant = is_number or (as_typed and _ODD_NUMBER.fullmatch(text))
             if node.style is None and is_meant and not PLAIN.fullmatch(text):
                 raise yaml.YAMLError(f"{text} {ODD_NUMBER}, or quotes around a text, {_place(node.start_mark)}")
-            if "\0" in text:  # the system takes it in no name, and C ends a text there
+            # No name of a file may hold one, and C ends a text there.
+            if "\0" in text:
                 raise yaml.YAMLError(f"a text holds a zero byte, {_place(node.start_mark)}")
         elif isinstance(node, yaml.SequenceNode):
             nodes += node.value

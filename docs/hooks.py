@@ -56,7 +56,8 @@ def delivery_table(of: Literal["clip", "frames"]) -> str:
 
 def report_fields() -> str:
     """Every field of every report, from the types that the reports are made of, as Markdown."""
-    from empathy_judge.eval.report import dataset, inspection, others
+    from empathy_judge.eval import inspection
+    from empathy_judge.eval.report import dataset, others
 
     reports = (
         dataset.Report, dataset.ComparisonReport, others.TableReport, others.PlanReport, others.StressReport,

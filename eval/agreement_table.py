@@ -1,8 +1,7 @@
 """Agreement of people and judges on a plain long table (`frame.read_frame`), without audio.
 
 People are the annotators that are not named as judges. `measure_agreement` returns what ``empathy-judge agreement
---json`` prints. Intervals (95 %) come from the bootstrap over
-clusters, except those of ICC on complete panels.
+--json`` prints. Intervals (95 %) come from the bootstrap over clusters, except those of ICC on complete panels.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from .compare import ranking_report
 from .frame import Frame, Panel, clusters_by
 from .judge_report import judge_report, with_draws
 from .overall import overall_report
-from .people_report import people_report
 from .report.base import SCHEMA_VERSION
 from .report.others import AnnotatorPair, TableCluster, TableDimension, TableJudge, TableReport
+from .report.people import PeopleReport
 from .results import identified, signature
 from .statistics.agreement import MIN_ITEMS, KappaDistance, is_constant, weighted_kappa
 from .statistics.bootstrap import Interval, Resamples, estimate
@@ -89,6 +88,7 @@ def measure_agreement(
         if pairs:
             names = [name for name in (*people, *judges) if name in set(panel_rows["rater_id"])]
             kappa = partial(weighted_kappa, distance=kappa_weights)
+            # Every two annotators share other items, so that each pair has draws of its own
             draw = partial(affordable_draws, resamples=resamples, seed=seed, interval=interval)
             compared = tuple(_pairs(panel_rows, names, kappa, draw))
         dimensions.append(
@@ -98,7 +98,7 @@ def measure_agreement(
                 missing_scores=panel_rows.loc[panel_rows["score"].isna(), "rater_id"]
                 .value_counts(sort=False)
                 .to_dict(),
-                people=people_report(panel.table, panel.draws, panel.reliability, seed),
+                people=PeopleReport.measured(panel.table, panel.draws, panel.reliability, seed),
                 judges={judge: _judge(panel, judge, has_systems) for judge in judges if judge in panel.scores},
                 ranking=ranking_report(panel) if len(panel.scores) > 1 else None,
                 pairs=compared,
@@ -135,6 +135,7 @@ def measure_agreement(
 
 def _judge(panel: Panel, judge: str, has_systems: bool) -> TableJudge:
     judged, scores = panel.judged(judge), panel.table.scores
+    # A table states no scale: the lowest and the highest score by people stand for its ends
     low, high = (float(scores.min()), float(scores.max())) if len(scores) else (0.0, 1.0)
     report: dict[str, Any] = dict(judge_report(judged, (low, high if high > low else low + 1)))
     people = judged.panel.reliability

@@ -167,7 +167,7 @@ def grouped_score(right: np.ndarray, groups: np.ndarray, resamples: int = 1000, 
         questions; ``group_accuracy``: groups with all questions right / groups, whose `n` counts groups. Undefined
         without questions; without an interval for fewer than five groups.
     """
-    draws = Resamples.draw(groups, resamples, seed)
+    draws = Resamples.sample(groups, resamples, seed)
     sizes = np.bincount(draws.codes, minlength=draws.counts.shape[1]).astype(np.float64)
     wins = np.bincount(draws.codes, weights=right, minlength=len(sizes))
     all_right = (wins == sizes).astype(np.float64)
@@ -217,20 +217,14 @@ def matched_accuracy(
 ) -> Statistic:
     """How often a matched response outranks a crossed one; ties count half, chance is 0.5.
 
-    Args:
-        matched: Shape (n,), score of the response to the voice that is heard, once per comparison.
-        crossed: Shape (n,), score of a response to another voice of the script, in the same context.
-        groups: Shape (n,), the script of each comparison; whole scripts are drawn for the interval.
-        resamples: Resamples of scripts.
-        seed: Seed of the resamples.
-
-    Returns:
-        Accuracy over comparisons with both scores; the others are dropped and counted. Undefined without any.
+    Each of n comparisons has the score of the response to the voice of its context, that of a response to another voice
+    of the script in the same context, and the script, which is drawn as a whole. Comparisons without both scores are
+    dropped and counted; it is undefined without any.
     """
     wins = 0.5 * (1 + np.sign(matched - crossed))
     compared = ~np.isnan(wins)
     dropped = int((~compared).sum())
     if not compared.any():
         return Statistic(None, dropped=dropped, reason="0 comparisons" + (f", {dropped} dropped" if dropped else ""))
-    draws = Resamples.draw(groups[compared], resamples, seed)
+    draws = Resamples.sample(groups[compared], resamples, seed)
     return dataclasses.replace(estimate_share(wins[compared], draws), dropped=dropped)

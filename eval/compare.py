@@ -17,7 +17,7 @@ from .frame import Frame, Panel
 from .judges import Judge
 from .judges.opening import AnyJudge, open_judges
 from .judges.scores_file import ScoresFile
-from .measurement import Measurement
+from .measurement import Measurement, takes
 from .report.base import SCHEMA_VERSION
 from .report.dataset import Compared, ComparisonReport, RankedJudge, Ranking, Report
 from .results import measured_apart, results_frame, summary, summary_html, write_results
@@ -85,6 +85,7 @@ class Comparison:
         return summary_html(self.reports)
 
 
+@takes(Measurement)
 def compare(judges: Sequence[AnyJudge], data: str | Path | PairDataset, **how: Any) -> Comparison:
     """Evaluates each judge on the same pairs with the same seed, then compares every two on the items both scored.
 
@@ -98,7 +99,7 @@ def compare(judges: Sequence[AnyJudge], data: str | Path | PairDataset, **how: A
         UserError: If two judges have one name, or one cannot be loaded.
     """
     plan = Measurement(**how)
-    opened = open_judges(judges, data, plan.split, plan.seed, plan, plan.named_checks())
+    opened = open_judges(judges, data, plan, plan.named_checks())
     dataset, names = opened.dataset, [judge.name for judge in opened.judges]
     duplicate = next((name for name in names if names.count(name) > 1), None)
     if duplicate is not None:

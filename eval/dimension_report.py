@@ -16,10 +16,11 @@ from ..data_modules.errors import AudioError
 from ..data_modules.parallel import map_threads
 from ..data_modules.ratings import Dimension
 from ..data_modules.schema import Pair, PairDataset
+from ..models.score_table import ABSTAINED
 from ..models.three_way import (
     MAX_ERRORS,
     PreferenceModel,
-    beside_one_rater,
+    against_one_rater,
     comparisons,
     probabilities,
     quality,
@@ -28,8 +29,7 @@ from ..models.three_way import (
 from .checks import Check
 from .frame import Judged
 from .judge_report import distribution, judge_report
-from .judges import ABSTAINED, INTERVAL_COLUMNS
-from .people_report import ceiling_report
+from .judges import INTERVAL_COLUMNS
 from .report.dimension import (
     CheckReport,
     Coverage,
@@ -49,6 +49,7 @@ from .report.dimension import (
     Verdicts,
     VsSingleRater,
 )
+from .report.people import Ceiling
 from .statistics.agreement import MIN_ITEMS, Statistic, bias, is_constant, mae, spearman
 from .statistics.bootstrap import Resamples, difference, estimate, estimate_share, estimates, spearmans
 from .statistics.calibration import coverage, error_ratio, mean_width
@@ -58,9 +59,12 @@ MISSING = "missing"
 """The status of a pair for which the judge returned no row."""
 
 _QUALITY = ("accuracy", "brier", "ece")
-_COVERAGES = 20  # points of the risk-coverage curve
-_DRAWN_VERDICTS = 20_000_000  # resamples x verdicts of an interval
-_MEANS_OF = (1, 2, 3, 5)  # raters whose mean is compared with the mean of the others, as far as the panel allows
+# Points of the risk-coverage curve: a page shows no more
+_COVERAGES = 20
+# Resamples x verdicts of an interval, which bounds its time
+_DRAWN_VERDICTS = 20_000_000
+# Raters whose mean is compared with the mean of the others, as far as the panel allows
+_MEANS_OF = (1, 2, 3, 5)
 
 # Chinese and Japanese are written without spaces: each of their characters counts as a word
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\s\u3040-\u30ff\u3400-\u9fff]+")
@@ -80,14 +84,8 @@ def dimension_report(
 ) -> DimensionReport:
     """Everything about a dimension except checks and slices.
 
-    Args:
-        dimension: Name and scale of the dimension.
-        judged: The judged items of the dimension.
-        items: Rows of `evaluate.Results.items` of the dimension, for all pairs.
-        lengths: Lengths of the responses.
-        usage: What a prompted judge tells about its answers.
-        part: The pairs and ratings that the judge is measured on.
-        three_way: How differences of its scores become verdicts of people; None = the judge has no such model.
+    `items` are the rows of `evaluate.Results.items` of the dimension, for all pairs; `usage` is None where the judge is
+    not prompted; `three_way` says how differences of its scores become verdicts of people, where it has such a model.
     """
     panel, reliability = judged.panel, judged.panel.reliability.panel_reliability
     ceilings = [(k, raters_ceiling(panel.table, reliability, panel.draws, k, panel.seed)) for k in _MEANS_OF]
@@ -98,7 +96,7 @@ def dimension_report(
         n_raters=len(panel.table.rater_ids),
         n_ratings=len(panel.table.scores),
         coverage=_coverage(dimension, judged, items),
-        ceiling=ceiling_report(panel.reliability),
+        ceiling=Ceiling.of(panel.reliability),
         mean_of_k_raters=tuple(
             MeanOfRaters(k=k, **ceiling) for k, ceiling in ceilings if ceiling["measured"].value is not None
         ),
@@ -141,14 +139,8 @@ def _coverage(dimension: Dimension, judged: Judged, items: pd.DataFrame) -> Cove
 def check_reports(
     judged: Judged, items: pd.DataFrame, checks: Sequence[Check], refused: Mapping[str, str | None]
 ) -> dict[str, CheckReport]:
-    """Listening checks: what is left of the full Spearman, over the items scored in both runs.
-
-    Args:
-        judged: The dimension's items.
-        items: Their rows of `evaluate.Results.items`; the scores of a check are in the column ``<check>_score``.
-        checks: The checks.
-        refused: Check -> why the check was not possible; None = it was run.
-    """
+    """Listening checks: what is left of the Spearman of the judged items (rows of `evaluate.Results.items`) that were
+    scored in both runs. `refused` says of each check why it was not possible; None = it was run."""
     possible = [check for check in checks if refused[check.name] is None]
     _, spearmen = _after(possible, items, judged.score, judged.panel.human, judged.panel.draws)
     reports = {}
@@ -184,6 +176,7 @@ def _after(
     changed = {check.name: items[f"{check.name}_score"].to_numpy(np.float64) for check in checks}
     complete = [name for name, scores in changed.items() if np.isfinite(scores).all()]
     full, *remaining_statistics = spearmans([score, *(changed[name] for name in complete)], human, draws)
+    # The usual case: the checks that scored every item share one pass over the draws
     results = {
         name: (remaining, difference(full, remaining, draws))
         for name, remaining in zip(complete, remaining_statistics, strict=True)
@@ -196,16 +189,9 @@ def _after(
 
 
 def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, checks: Sequence[Check]) -> SliceReport:
-    """Agreement, also after `checks` that were run, on the judged items of a mask, with draws of their own groups.
-
-    Args:
-        judged: All n judged items.
-        items: Their rows of `evaluate.Results.items`.
-        chosen: Shape (n,), those of the slice.
-        checks: The listening checks.
-    """
+    """Agreement on the judged items of a mask, also after `checks` that were run, with draws of their own groups."""
     score, human, items = judged.score[chosen], judged.panel.human[chosen], items.loc[chosen]
-    drawn = Resamples.draw(
+    drawn = Resamples.sample(
         judged.panel.draws.codes[chosen].astype(str), judged.panel.draws.resamples, judged.panel.seed
     )
     correlation, spearmen = _after(checks, items, score, human, drawn)
@@ -264,6 +250,7 @@ def _most_confident_half(judged: Judged, error: np.ndarray) -> MostConfidentHalf
         reason = "the standard error is the same for all items" if known.all() else "items without a standard error"
         undefined = Statistic(None, reason=reason)
         return MostConfidentHalf(spearman=undefined, gain=undefined)
+    # In the order of the items, which is that of the draws
     surest = np.sort(np.argsort(error, kind="stable")[: len(error) // 2])
     draws = judged.panel.draws.select(surest)
     correlation = estimate(spearman, judged.score[surest], judged.panel.human[surest], resamples=draws)
@@ -282,6 +269,7 @@ def _verdicts(
     """
     by_id, items = {pair.pair_id: pair for pair in part.pairs}, judged_rows(items)
     first, second, counts = comparisons(part, [by_id[pair_id] for pair_id in items["pair_id"]], dimension)
+    # Without standard errors every pair of responses has the error 1, and the model's factor is the whole error
     error = items["uncertainty"].to_numpy(np.float64) if model.uses_error else np.full(len(items), math.sqrt(0.5))
     pair_errors = np.hypot(error[first], error[second])
     usable = np.isfinite(pair_errors)
@@ -301,7 +289,7 @@ def _verdicts(
 
     no_raters = "no two raters compared the same responses"
     judge, rater = (
-        estimate(np.mean, verdicts, resamples=draws) for verdicts in beside_one_rater(predicted.argmax(axis=1), counts)
+        estimate(np.mean, verdicts, resamples=draws) for verdicts in against_one_rater(predicted.argmax(axis=1), counts)
     )
     judge, rater = (
         statistic if statistic.value is not None else Statistic(None, reason=no_raters) for statistic in (judge, rater)

@@ -17,6 +17,7 @@ from ..core.version import __version__
 from ..data_modules.audit import COLUMNS, known_columns, read_column, tag_columns
 from ..data_modules.errors import DataError, UserError, counted, shown
 from ..data_modules.schema import Dimension, Pair, PairDataset
+from ..models.score_table import ABSTAINED, WINDOWS
 from .checks import DEFAULT_CHECKS, Check, choose
 from .checks.pairs import group_of
 from .dimension_report import (
@@ -29,10 +30,10 @@ from .dimension_report import (
     slice_report,
 )
 from .frame import Frame, clusters_by
-from .judges import ABSTAINED, INTERVAL_COLUMNS, WINDOWS, Judge, check_score_table, score_table
+from .judges import INTERVAL_COLUMNS, Judge, check_score_table, score_table
 from .judges.opening import AnyJudge, open_judges
 from .listening import VOICE_CHECK, WORDS_CHECK, voice_and_words
-from .measurement import Measurement
+from .measurement import Measurement, takes
 from .prompted_report import Answers, prompting_report
 from .report.base import SCHEMA_VERSION
 from .report.dataset import Cluster, DatasetFacts, LeftOut, Report, Runtime
@@ -41,7 +42,7 @@ from .results import ITEMS_FILE, REPORT_FILE, results_frame, signature_on, summa
 from .statistics.bootstrap import Resamples
 
 DEFAULT_SLICES = ("setting", "system_id", "language")
-"""Columns that reports are sliced by, beside all tags."""
+"""Columns that reports are sliced by, in addition to all tags."""
 
 MOST_VALUES = 100
 """A column with more distinct values than this is sliced by only where it is asked for."""
@@ -110,6 +111,7 @@ class Results:
         return summary_html([self.report])
 
 
+@takes(Measurement)
 def evaluate(judge: AnyJudge, data: str | Path | PairDataset, **how: Any) -> Results:
     """Scores the pairs of a split, and changed versions of them, and compares with the human means.
 
@@ -128,7 +130,7 @@ def evaluate(judge: AnyJudge, data: str | Path | PairDataset, **how: Any) -> Res
         ValueError: If the judge breaks the protocol.
     """
     plan = Measurement(**how)
-    opened = open_judges([judge], data, plan.split, plan.seed, plan, plan.named_checks())
+    opened = open_judges([judge], data, plan, plan.named_checks())
     return measure(opened.judges[0], opened.dataset, plan, opened.provenances[0])
 
 
@@ -176,7 +178,7 @@ def measure(
     checks = {name: check_reports(*entry, chosen, refused) for name, entry in judged_items.items()}
     answers, prompted = Answers.of(scores, part.pairs), {}
     if answers is not None:
-        drawn = Resamples.draw([*clusters.values()], plan.resamples, seed, plan.interval)
+        drawn = Resamples.sample([*clusters.values()], plan.resamples, seed, plan.interval)
         prompted = {name: answers.dimension_report(name, drawn) for name in judged_items}
     draws: Any = {
         "seed": seed,
@@ -251,7 +253,7 @@ def measure(
 
 
 def clusters_of(pairs: Sequence[Pair], cluster: Cluster) -> dict[str, str]:
-    """Pair id -> its cluster, which is drawn as a whole; a pair that names none is a cluster of its own.
+    """Pair id -> its cluster, which the bootstrap draws as a whole; a pair that names none is a cluster of its own.
 
     Raises:
         UserError: If there is no such kind of cluster.

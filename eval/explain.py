@@ -27,10 +27,12 @@ WINDOWS = (0.25, 1.0)
 STRETCHES = 3
 """Largest number of worst stretches, and of best ones, that are named."""
 _STEPS_APART = 4  # windows that begin within the length of one
-_SMOOTHING = (0.25, 0.5, 0.25)  # weights of a window and its neighbours
-_FADE = 0.01  # s, of the edges of an edited window
-_NEAR = 0.5  # s, on both sides of a place whose noise floor is taken
-_QUIET = 15  # percent of the frames nearby that are its noise floor
+# Weights of a window and its neighbours
+_SMOOTHING = (0.25, 0.5, 0.25)
+# Seconds of the edges of an edited window: a cut would be a click, which judges hear
+_FADE = 0.01
+# Seconds on both sides of a place, and percent of the frames there, that are its noise floor
+_NEAR, _QUIET = 0.5, 15
 _PERMUTATIONS = 1000
 _LEVEL = 95  # percent of permutations that stay inside the null band
 # Of the scale: what moves the score less is not named, however regular it is. Seconds of an even tone that carry the
@@ -108,16 +110,17 @@ def explain(
     """
     if not WINDOWS[0] <= window <= WINDOWS[1]:
         raise UserError(f"window {shown(window)}; expected {WINDOWS[0]:g} to {WINDOWS[1]:g} seconds")
-    heard: dict[str, Clip] = {}
+    clips: dict[str, Clip] = {}
     for side, audio in (("context", context), ("response", response)):
         if audio is not None:
             scorer.check_clip(clip(audio))
-            heard[side] = Clip(decode(clip(audio), voice.RATE), voice.RATE)
+            clips[side] = Clip(decode(clip(audio), voice.RATE), voice.RATE)
     if situation is not None:
         check_situation(situation)
-    predictor = Predictor(scorer.judge, scorer.batch_size, windows=scorer.windows)  # it measures no clip
+    # This predictor measures no clip: of edited ones only the scores count
+    predictor = Predictor(scorer.judge, scorer.batch_size, windows=scorer.windows)
     work = Scorer(scorer.loaded, scorer.name, predictor)
-    return _by_occlusion(work, heard, situation, window, np.random.default_rng(seed))
+    return _by_occlusion(work, clips, situation, window, np.random.default_rng(seed))
 
 
 def _pair(clips: Mapping[str, Clip], situation: str | None) -> Pair:
@@ -135,13 +138,13 @@ def _windows(seconds: float, window: float) -> tuple[np.ndarray, np.ndarray]:
 
 def _by_occlusion(
     work: Scorer,
-    heard: Mapping[str, Clip],
+    clips: Mapping[str, Clip],
     situation: str | None,
     window: float,
     rng: np.random.Generator,
 ) -> Explanation:
-    pairs, clip_windows = [_pair(heard, situation)], []
-    for side, audio in heard.items():
+    pairs, clip_windows = [_pair(clips, situation)], []
+    for side, audio in clips.items():
         edited = {name: edit(audio.samples, rng) for name, edit in {NOISE: noise_floor, **EDITS}.items()}
         starts, ends = _windows(audio.seconds, window)
         clip_windows.append((side, audio.seconds, starts, ends))
@@ -150,7 +153,7 @@ def _by_occlusion(
             for start, end in zip(starts, ends, strict=True):
                 inside = np.minimum((time - start) / _FADE + (start == 0), (end - time) / _FADE + (end == ends[-1]))
                 mixed = audio.samples + np.clip(inside, 0, 1) * (replacement - audio.samples)
-                pairs.append(_pair({**heard, side: Clip(mixed, audio.rate)}, situation))
+                pairs.append(_pair({**clips, side: Clip(mixed, audio.rate)}, situation))
     assessments = []
     for assessment in work.assess_pairs(pairs):
         if isinstance(assessment, AudioError):
@@ -187,7 +190,8 @@ def _curve(
     seconds, starts, ends = windows
     middle, scale = float(np.median(contributions)), dimension.maximum - dimension.minimum
     deviations = null - np.median(null, 1, keepdims=True)
-    cost = 1 if dimension.higher_is_better else -1  # where lower is better, points that are added are a cost
+    # Where lower is better, points that are added are a cost
+    cost = 1 if dimension.higher_is_better else -1
     least = {cost: _LEAST_COST * scale, -cost: _LEAST_GAIN * scale}
     low = middle - max(least[1], float(np.percentile((-deviations).max(1), _LEVEL)))
     high = middle + max(least[-1], float(np.percentile(deviations.max(1), _LEVEL)))

@@ -194,6 +194,7 @@ class Frame:
 
 def clusters_by(names: Iterable[Any], ids: Iterable[str]) -> list[str]:
     """The cluster of each item: its name (None or empty = none) or, without one, the item alone, whatever its id is."""
+    # A system may be called as an item without a system is: then both get a prefix
     both = [(name if isinstance(name, str) else "", own) for name, own in zip(names, ids, strict=True)]
     if {name for name, _ in both}.isdisjoint(own for name, own in both if not name):
         return [name or own for name, own in both]
@@ -204,7 +205,8 @@ def _check_spread(rows: pd.DataFrame, source: str) -> None:
     """Refuse scores so close to each other that their squares would be lost below the least float64."""
     for name, scores in rows.groupby(["dimension", "rater_id"], sort=False)["score"]:
         values = scores.to_numpy(np.float64)
-        if not 0 < np.fmax.reduce(values) - np.fmin.reduce(values) < 1 / LARGEST:  # not either without any score
+        # Without any score the range is NaN, and neither side of the comparison holds
+        if not 0 < np.fmax.reduce(values) - np.fmin.reduce(values) < 1 / LARGEST:
             continue
         dimension, annotator = cast("tuple[str, str]", name)
         raise DataError(

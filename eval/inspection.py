@@ -1,4 +1,7 @@
-"""Facts about ratings, preferences and skipped pairs of a dataset, without any judge: distributions and disputes."""
+"""Facts about ratings, preferences and skipped pairs of a dataset, without any judge: distributions and disputes.
+
+What is wrong with pairs, clips and splits is found by `data_modules.overview`; ``pages/inspection.py`` shows both.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +17,101 @@ from ..data_modules.folders import DataPath
 from ..data_modules.importers.assemble import SKIPPED_FILE
 from ..data_modules.ratings import Dimension
 from ..data_modules.schema import PairDataset
-from .people_report import people_report
-from .report.inspection import Disputed, DisputedCouple, Histogram, InspectionReport, PreferenceFacts, RatingFacts
+from .report.base import Count, Part
 from .report.people import PeopleReport
-from .statistics.raters import rater_report
+from .statistics.raters import RaterFacts, rater_report
 from .statistics.reliability import measure, rated_items
 
 DISPUTED_ITEMS = 20
+# As `evaluate` draws by default
 RESAMPLES = 1000
 MAX_STEPS = 21
 """A scale with at most this many steps has one bin per step; any other has `MAX_STEPS` - 1 bins of equal width."""
-_ROUNDING = 9  # decimals of a spread; beyond, two spreads differ only by the order of a sum
+# Decimals of a spread; beyond, two spreads differ only by the order of a sum
+_ROUNDING = 9
+
+
+class Histogram(Part):
+    """How often each part of the scale was used."""
+
+    edges: tuple[float, ...]
+    """Edges of the bins, ascending, rating points."""
+    counts: tuple[Count, ...]
+    """Ratings in each bin."""
+
+
+class Disputed(Part):
+    """An item whose ratings differ."""
+
+    pair_id: str
+    """Its id in the data."""
+    spread: float
+    """Standard deviation over n - 1, rating points."""
+    ratings: tuple[tuple[str, float], ...]
+    """Rater and score, in rising order of scores, then of raters."""
+
+
+class RatingFacts(Part):
+    """Ratings of a dimension."""
+
+    scores: Histogram
+    """All ratings."""
+    scores_by_rater: dict[str, tuple[Count, ...]]
+    """Rater -> ratings in each bin, in the order of names."""
+    pairs_by_raters: dict[int, Count]
+    """Number of raters -> pairs with that many; 0 = unrated."""
+    disputed: tuple[Disputed, ...]
+    """The items whose ratings spread most."""
+    raters: tuple[RaterFacts, ...]
+    """Raters one by one, flagged ones first."""
+
+
+class DisputedCouple(Part):
+    """Two items on which raters differ."""
+
+    pair_ids: tuple[str, str]
+    """In sorted order."""
+    votes: tuple[Count, Count, Count]
+    """For the first, ties, for the second."""
+
+
+class PreferenceFacts(Part):
+    """Comparisons of a dimension."""
+
+    comparisons: Count
+    """Of two items by one rater."""
+    raters: Count
+    """Raters who compared."""
+    ties: Count
+    """Comparisons of strength 0."""
+    couples: Count
+    """Couples of items, in either order."""
+    shared_couples: Count
+    """Those that were compared more than once."""
+    unanimous_couples: Count
+    """Those of these that were always decided alike."""
+    disputed: tuple[DisputedCouple, ...]
+    """Those with the highest dissent."""
+
+
+class InspectionReport(Part):
+    """What people said about a dataset, without any judge: a part of what `inspect --json` prints."""
+
+    ratings: dict[str, RatingFacts]
+    """Dimension -> its ratings."""
+    preferences: dict[str, PreferenceFacts]
+    """Dimension -> its comparisons; only those that have some."""
+    skipped: tuple[dict[str, str], ...]
+    """Rows of ``skipped.csv``: pairs that the import left out."""
+    reliability: dict[str, PeopleReport]
+    """Dimension -> how well its raters agree."""
+
+
+# ---------------------------------------------------------------- how they are measured
 
 
 def inspection_facts(dataset: PairDataset) -> InspectionReport:
-    """What `inspect` reports about ratings, preferences and the pairs that the import skipped.
-
-    Args:
-        dataset: Not a subset.
-    """
+    """What `inspect` reports about ratings, preferences and the pairs that the import skipped."""
     groups = {pair.pair_id: pair.group_id for pair in dataset.pairs}
     compared = [] if dataset.preferences is None else list(dataset.preferences.groupby("dimension", sort=False))
     path: DataPath = dataset.root / SKIPPED_FILE
@@ -67,9 +146,7 @@ def most_disputed(ratings: pd.DataFrame) -> tuple[Disputed, ...]:
     """The `DISPUTED_ITEMS` items whose ratings spread most, the most disputed first.
 
     An item needs two raters who differ. Items of equal spread are sorted by number of raters, most first, then by id.
-
-    Args:
-        ratings: Those of one dimension: columns ``pair_id, rater_id, score``.
+    The ratings are those of one dimension.
     """
     by_pair = ratings.groupby("pair_id")["score"]
     items = pd.DataFrame({"spread": by_pair.std().round(_ROUNDING), "n": by_pair.count()})  # NaN for a single rating
@@ -107,12 +184,13 @@ def _rating_facts(
         disputed=most_disputed(ratings),
         raters=tuple(rater_report(table, draws, panel.leave_one_rater_out, panel.raters, dimension)),
     )
-    return facts, people_report(table, draws, panel, seed=0)
+    return facts, PeopleReport.measured(table, draws, panel, seed=0)
 
 
 def _preference_facts(rows: pd.DataFrame) -> PreferenceFacts:
     votes: dict[tuple[str, str], list[int]] = {}
     for chosen, rejected, strength in zip(rows["chosen_id"], rows["rejected_id"], rows["strength"], strict=True):
+        # Either order of two items is the same couple
         first, second = sorted((chosen, rejected))
         votes.setdefault((first, second), [0, 0, 0])[1 if strength == 0 else 0 if chosen == first else 2] += 1
     shared = [(ids, tally) for ids, tally in votes.items() if sum(tally) > 1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -32,7 +32,6 @@ from .statistics.calibration import (
     scale_use,
 )
 from .statistics.like_for_like import LikeForLike, like_for_like
-from .statistics.like_for_like import Verdict as BesideOneRater
 from .statistics.pairwise import WITHIN_GROUPS, item_pairs, within_groups
 from .statistics.systems import system_level
 from .statistics.two_way import for_other_items_and_raters, for_other_raters
@@ -41,25 +40,22 @@ MAX_KENDALL_ITEMS = 2000
 """Most items of an interval of Kendall's tau-b, whose time grows with their square."""
 
 _OF_LINE: dict[str, str] = dict.fromkeys(("slope", "intercept"), "the judge scores are constant")
-_DRAWN_VALUES = 40_000_000  # resamples x items of an interval beside the main statistics, a percentile interval
+# Resamples x items of the intervals of all but the main statistics, which are percentile intervals
+_DRAWN_VALUES = 40_000_000
 
 
 def judge_report(judged: Judged, scale: tuple[float, float], higher_is_better: bool = True) -> JudgeReport:
-    """Agreement of a judge with the mean of the raters, with the ceilings that these set.
-
-    Args:
-        judged: The items that have a score and a rating.
-        scale: Lowest and highest rating.
-        higher_is_better: Whether the upper end of the scale is the good one.
-    """
+    """Agreement of a judge with the mean of the raters, with the ceilings that these set, on a scale from its lowest to
+    its highest rating."""
     score, human, draws, panel = judged.score, judged.panel.human, judged.panel.draws, judged.panel
     has_system = panel.items["system_id"].notna().to_numpy(bool)
     systems = panel.items["system_id"][has_system].tolist()
     contexts = np.unique(panel.items["group_id"].to_numpy(str), return_inverse=True)[1]
+    # The statistics that follow are many, and each is slow on many items: 100 draws of so many are stable all the same
     fewer_draws = draws.percentile(max(100, _DRAWN_VALUES // max(1, len(score))))
     sign = 1.0 if higher_is_better else -1.0
     statistics: Any = {name: with_draws(name, score, human, draws) for name in STATISTICS if name != "spearman"}
-    scores, correlation, beside = distribution(score), judged.spearman, like_for_like(score, panel.table, draws)
+    scores, correlation, comparison = distribution(score), judged.spearman, like_for_like(score, panel.table, draws)
     share = share_of_panel_ceiling(correlation, panel.reliability.panel_mean, draws)
 
     return JudgeReport(
@@ -71,7 +67,7 @@ def judge_report(judged: Judged, scale: tuple[float, float], higher_is_better: b
         spearman_by_rater=for_other_raters(score, panel.table),
         spearman_two_way=for_other_items_and_raters(score, panel.table, correlation, draws),
         share_of_panel_ceiling=share,
-        like_for_like=beside,
+        like_for_like=comparison,
         item_pairs=item_pairs(score, human, fewer_draws, panel.seed),
         within_group=WithinGroup(
             **{name: within_groups(name, sign * score, sign * human, contexts, fewer_draws) for name in WITHIN_GROUPS}
@@ -91,21 +87,15 @@ def judge_report(judged: Judged, scale: tuple[float, float], higher_is_better: b
         system_level=SystemLevel(
             **system_level(systems, score[has_system], human[has_system], fewer_draws.select(has_system))
         ),
-        verdict=verdict(len(score), scores, correlation, share, beside),
+        verdict=verdict(len(score), scores, correlation, share, comparison),
     )
 
 
-_KINDS: dict[BesideOneRater, VerdictKind] = {
-    "better than one rater": "better_than_one_rater",
-    "not told apart from one rater": "not_told_apart_from_one_rater",
-    "worse than one rater": "worse_than_one_rater",
-    "too few items to tell": "too_few_items_to_tell",
-}
 _UNDECIDED = ("undefined", "not_told_apart_from_one_rater", "too_few_items_to_tell")  # neither good nor a warning
 
 
 def verdict(
-    n_items: int, scores: Distribution, correlation: Statistic, share: Statistic, beside: LikeForLike
+    n_items: int, scores: Distribution, correlation: Statistic, share: Statistic, comparison: LikeForLike
 ) -> Verdict:
     """Verdict on a judge's agreement with people, in one sentence (``verdict.txt.j2``).
 
@@ -114,13 +104,6 @@ def verdict(
     whole interval of the disattenuated correlation is above 1, the judge has most likely seen the ratings); then the
     comparison with one rater, by the interval of the like-for-like difference. A judge that is not clearly better than
     chance is never called as good as a rater: where neither can be excluded there are too few items to tell.
-
-    Args:
-        n_items: Items with a score and a rating.
-        scores: Those of the judge.
-        correlation: Its Spearman with the panel mean.
-        share: This as a share of the noise ceiling.
-        beside: The judge and one rater.
     """
     above_chance = correlation.low is not None and correlation.low > 0
     kind: VerdictKind
@@ -135,11 +118,11 @@ def verdict(
     elif share.low is not None and share.low > 1:
         kind = "beyond_possible"
     else:
-        kind = _KINDS[beside.verdict]
+        kind = cast("VerdictKind", comparison.verdict.replace(" ", "_"))
         if kind == "not_told_apart_from_one_rater" and not above_chance:
             kind = "too_few_items_to_tell"
     (text,) = sentences(
-        "verdict", kind=kind, above_chance=above_chance, correlation=correlation, share=share, beside=beside
+        "verdict", kind=kind, above_chance=above_chance, correlation=correlation, share=share, like_for_like=comparison
     )
     return Verdict(
         kind=kind,
@@ -165,7 +148,8 @@ def distribution(values: np.ndarray) -> Distribution:
 
 
 def share_of_panel_ceiling(own: Statistic, ceiling: Statistic, draws: Resamples) -> Statistic:
-    """The judge's Spearman as a share of the noise ceiling on the same items, from the same draws.
+    """The judge's Spearman as a share of the noise ceiling on the same items, from the same draws: its disattenuated
+    correlation (Spearman, 1904).
 
     Undefined, with the reason, without a Spearman or where the ceiling is missing or not above 0.
     """

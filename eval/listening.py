@@ -21,7 +21,7 @@ from .statistics.bootstrap import Resamples, complete, estimates
 
 Kind = Literal[
     "not_tested", "no_agreement", "durations_only", "context_only", "listens", "response_only", "words_only",
-    "timing_only", "voice_heard", "context_heard", "inconclusive",
+    "timing_only", "uses_voice", "uses_context", "inconclusive",
 ]  # fmt: skip
 CLEAR_DROP = 0.1
 """A listening check that costs less Spearman than this is called small, however certain it is."""
@@ -48,13 +48,7 @@ class Listening(NamedTuple):
 
 
 def check_view(name: str, check: CheckReport, full: Statistic) -> CheckView:
-    """A listening check in words.
-
-    Args:
-        name: Key of `CHECKS`.
-        check: Its result.
-        full: The Spearman of the unchanged pairs.
-    """
+    """A listening check, by its key of `CHECKS`, in words; `full` is the Spearman of the unchanged pairs."""
     definition = CHECKS[name]
     mark, tone, ending = _marked(name, check, full)
     (text,) = sentences("check", definition=definition, check=check, full=full, mark=mark, ending=ending)
@@ -136,9 +130,7 @@ def listening_sentence(checks: Mapping[str, CheckReport], full: Statistic) -> Li
     flattened prosody hardly moves the scores, the words are taken for the reason as well. A judge that stays through
     both goes by what is left in both, ``timing_only``.
 
-    Args:
-        checks: Name of the check -> its result on one dimension; those that were run.
-        full: Spearman of the unchanged pairs of this dimension.
+    `checks` are the results on one dimension of those that were run; `full` is its Spearman of the unchanged pairs.
     """
     if not any(check.n for check in checks.values()):
         return _said("not_tested", "none")
@@ -148,7 +140,7 @@ def listening_sentence(checks: Mapping[str, CheckReport], full: Statistic) -> Li
             for name, check in checks.items()
             if check.expects == "drop" and _is_ignored(check)
         ]
-        return _said("no_agreement", "warn" if ignored else "none", full=full, deaf=ignored)
+        return _said("no_agreement", "warn" if ignored else "none", full=full, invariant_checks=ignored)
     reactions = {name: _reaction(name, check, full.value) for name, check in checks.items()}
     silent, response_only = reactions.get("silent"), reactions.get("response_only")
     context_only, response_swapped = reactions.get("context_only"), reactions.get("response_swapped")
@@ -177,6 +169,7 @@ def _reaction(name: str, check: CheckReport, full: float) -> _Reaction:
         return _Reaction("unclear", name, why="no_scores")
     if remaining.value is None and check.n >= MIN_ITEMS:
         return _Reaction("falls", name, is_gone=True)  # the scores are constant
+    # Of a judge that hardly agrees with people, half of the little agreement is all that it can lose
     size, clearly_left = drop.value or 0.0, (remaining.low or 0.0) > CLEAR_DROP
     ignored, margin = _is_ignored(check), min(CLEAR_DROP, full / 2)
     reaction = _Reaction("unclear", name, size, "wide", remaining.value, False, clearly_left, ignored)
@@ -200,13 +193,13 @@ def _by_two_questions(context: _Reaction, voice: _Reaction, words: _Reaction | N
         if words is None or words.why == "no_scores" or words.kind == "falls" or voice.is_ignored:
             return "words_only", "warn"
         # Flattened voices cost nothing, move the scores all the same, and words may cost something
-        kinds: dict[str, Kind] = {"stays": "response_only", "falls": "context_heard", "unclear": "inconclusive"}
+        kinds: dict[str, Kind] = {"stays": "response_only", "falls": "uses_context", "unclear": "inconclusive"}
         return kinds[context.kind], "warn"
     if context.kind == "stays":
         return "response_only", "warn"
     if voice.kind == "falls":
-        return ("listens", "good") if context.kind == "falls" else ("voice_heard", "none")
-    return ("context_heard" if context.kind == "falls" else "inconclusive"), "none"
+        return ("listens", "good") if context.kind == "falls" else ("uses_voice", "none")
+    return ("uses_context" if context.kind == "falls" else "inconclusive"), "none"
 
 
 def _context(found: Mapping[str, _Reaction]) -> _Reaction:
@@ -289,11 +282,7 @@ def voice_and_words(
     - Squares forget signs: scores that turn round without words still count as ``voice``. See ``voice_r``, ``words_r``.
     - With n items the parts of an unrelated definition are near 1 / n, not 0.
 
-    Args:
-        full: Shape (n,), scores of the unchanged pairs, rating points.
-        voice_only: Shape (n,), of the same pairs with the words removed.
-        words_only: Shape (n,), of the same pairs with the voice flattened.
-        resamples: Draws over the same n items.
+    All scores have shape (n,), of the same pairs: unchanged, with the words removed, with the voice flattened.
 
     Returns:
         The four shares, ``index``, and ``voice_r`` and ``words_r``: Pearson correlation of the full scores with those

@@ -5,12 +5,28 @@ The attributes of a class are the help of its options (`commands.options`). This
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from ..data_modules.option_values import NO_OPTION, Device, Dollars, Resamples, Seed, SplitName
+
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+
+
+def takes(kind: type[Any]) -> Callable[[AnyFunction], AnyFunction]:
+    """Shows the fields of a dataclass as the keyword arguments of a function: `help` and notebooks then name them."""
+
+    def shown(function: AnyFunction) -> AnyFunction:
+        written = inspect.signature(function)
+        own = [one for one in written.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        fields_of_kind = inspect.signature(kind).parameters.values()
+        setattr(function, "__signature__", written.replace(parameters=[*own, *fields_of_kind]))  # noqa: B010
+        return function
+
+    return shown
 
 
 def chosen(options: Any, kind: type[Any]) -> dict[str, Any]:
@@ -47,8 +63,8 @@ class Intervals(Draws):
     """Intervals of agreement.
 
     Attributes:
-        interval: kind of bootstrap intervals of what is no correlation; bca: bias-corrected and accelerated;
-            correlations have t intervals; of pairs, groups, systems and calibration all are percentile ones
+        interval: bootstrap intervals of statistics that are no correlations: percentile, or bca (bias-corrected and
+            accelerated); correlations have t intervals; pairs, groups, systems and calibration always percentile ones
     """
 
     interval: Literal["percentile", "bca"] = "percentile"
@@ -84,8 +100,8 @@ class Loading(Placed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asking(Loading):
-    """How any judge is opened, prompted ones included.
+class Asking(Split, Draws, Loading):
+    """How any judge is opened for the pairs of a split, prompted ones included.
 
     Attributes:
         budget (DOLLARS): spend at most this much on each of them
@@ -100,7 +116,7 @@ class Asking(Loading):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement(Split, Intervals, Asking):
+class Measurement(Intervals, Asking):
     """How judges are measured: the arguments of `evaluate` and `compare`, and the options of their commands.
 
     Attributes:
@@ -108,7 +124,7 @@ class Measurement(Split, Intervals, Asking):
             context_swapped, silent, flat_prosody, low_pass; prompted judges do not take these unless they are named)
         slices (COLUMN): what to slice the report by, such as response_speaker or tag:cue (default: setting, system_id,
             language and all tags of at most 100 values)
-        cluster: what intervals and tests keep whole; a pair that names none is a cluster of its own
+        cluster: what the bootstrap and the tests keep whole; a pair that names none is a cluster of its own
         command: The command line, for the record.
     """
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.table import Column, Table
-from rich.text import Text
+from rich.table import Table
 
 from ..data_modules.errors import counted, names_shown
-from ..data_modules.inspection import Inspection
+from ..data_modules.overview import Inspection
+from .inspection import InspectionReport
 from .rendering import dollars, filled_table, number, percent, ranged, signed
-from .report.inspection import InspectionReport
 from .report.others import ChallengeReport, PlanReport, StressReport
 from .report.people import PeopleReport
 from .statistics.agreement import Statistic
@@ -102,30 +101,28 @@ def challenge_views(found: ChallengeReport) -> Iterator[Table | str]:
 def inspection_tables(found: Inspection, facts: InspectionReport) -> Iterator[Table]:
     """Tables of counts, durations, ratings, comparisons, raters and problems, from `inspect_dataset` and
     `inspection_facts`.
-
-    Names come from the data: print them without markup.
     """
+    counts = [
+        (fact.replace("_", " "), *(str(numbers[fact]) for numbers in found.counts.values()))
+        for fact in next(iter(found.counts.values()))
+    ]
     title = f"{found.name} ({'synthetic' if found.synthetic else 'human'} ratings)"
-    counts = Table("counts", *found.counts, title=Text(title), title_justify="left")
-    for fact in next(iter(found.counts.values())):
-        counts.add_row(fact.replace("_", " "), *(str(numbers[fact]) for numbers in found.counts.values()))
-    yield counts
-    table = Table("clips", "number", "shortest (s)", "median (s)", "longest (s)", "together (min)")
+    yield filled_table(title, ("counts", *found.counts), [("", counts)])
+    clips = []
     for name, s in found.seconds.items():
         spans = ("-" if value is None else f"{value:.2f}" for value in (s.minimum, s.median, s.maximum))
-        table.add_row(name, str(s.count), *spans, f"{s.total / 60:.1f}")
-    yield table
+        clips.append((name, str(s.count), *spans, f"{s.total / 60:.1f}"))
+    head = ("clips", "number", "shortest (s)", "median (s)", "longest (s)", "together (min)")
+    yield filled_table("", head, [("", clips)])
     columns = [_ratings(found, name, facts.reliability[name]) for name in found.scores]
-    table = Table("ratings", *found.scores)
-    for fact in columns[0]:
-        table.add_row(fact, *(column[fact] for column in columns))
-    yield table
+    ratings = [(fact, *(column[fact] for column in columns)) for fact in columns[0]]
+    yield filled_table("", ("ratings", *found.scores), [("", ratings)])
     if facts.preferences:
-        table = Table("comparisons", *facts.preferences)
-        for fact in ("comparisons", "raters", "ties", "couples", "shared_couples", "unanimous_couples"):
-            counts_of = (str(getattr(compared, fact)) for compared in facts.preferences.values())
-            table.add_row(fact.replace("_", " "), *counts_of)
-        yield table
+        comparisons = [
+            (fact.replace("_", " "), *(str(getattr(compared, fact)) for compared in facts.preferences.values()))
+            for fact in ("comparisons", "raters", "ties", "couples", "shared_couples", "unanimous_couples")
+        ]
+        yield filled_table("", ("comparisons", *facts.preferences), [("", comparisons)])
     for dimension, rating_facts in facts.ratings.items():
         if rating_facts.raters:
             yield from _raters(dimension, rating_facts.raters)
@@ -150,44 +147,33 @@ def _ratings(found: Inspection, dimension: str, panel: PeopleReport) -> dict[str
 
 def _raters(dimension: str, facts: Sequence[RaterFacts]) -> Iterator[Table]:
     """One line per rater, those with a flag first; then the flags."""
-    table = Table(title=Text(f"raters of {dimension}"), title_justify="left")
-    table.add_column("rater", overflow="fold", min_width=10)
-    for header in ("ratings", "mean", "below\nothers", "spread", "Spearman\nwith others", "scale\nused"):
-        table.add_column(header, no_wrap=True)
-    for row in facts[:_RATERS_SHOWN]:
-        cells = (
-            number(row.mean),
-            signed(row.severity.value),
-            number(row.spread),
-            ranged(row.agreement),
-        )
-        table.add_row(row.rater_id, str(row.n_ratings), *cells, percent(row.scale_share))
+    rows: list[Sequence[str]] = [
+        (row.rater_id, str(row.n_ratings), number(row.mean), signed(row.severity.value), number(row.spread),
+         ranged(row.agreement), percent(row.scale_share))
+        for row in facts[:_RATERS_SHOWN]
+    ]  # fmt: skip
     if len(facts) > _RATERS_SHOWN:
-        table.add_row(f"and {len(facts) - _RATERS_SHOWN} more (--json lists all)")
-    yield table
-    flags = [(rater.rater_id, flag) for rater in facts for flag in rater.flags]
+        rows.append((f"and {len(facts) - _RATERS_SHOWN} more (--json lists all)",))
+    head = ("rater", "ratings", "mean", "below\nothers", "spread", "Spearman\nwith others", "scale\nused")
+    yield filled_table(f"raters of {dimension}", head, [("", rows)])
+    flags = [(flag.kind, rater.rater_id, flag.evidence) for rater in facts for flag in rater.flags]
     if flags:
-        table = Table(f"to ask raters of {dimension} about", Column("rater", overflow="fold"), "evidence")
-        for rater_id, flag in flags[:_RATERS_SHOWN]:
-            table.add_row(flag.kind, rater_id, flag.evidence)
+        shown = flags[:_RATERS_SHOWN]
         if len(flags) > _RATERS_SHOWN:
-            table.add_row(f"and {len(flags) - _RATERS_SHOWN} more", "", "(--json lists all)")
-        yield table
+            shown.append((f"and {len(flags) - _RATERS_SHOWN} more", "", "(--json lists all)"))
+        yield filled_table(f"to ask raters of {dimension} about", ("what", "rater", "evidence"), [("", shown)], names=3)
 
 
 def _problems(found: Inspection) -> Table:
-    table = Table("to look at", "where", "what")
     kinds: dict[str, list[tuple[str, str]]] = {}
     for problem in found.problems:
         kinds.setdefault(problem.kind, []).append((f"{problem.pair_id}, {problem.clip}", problem.detail))
     for column, values in found.crossings.items():
         kinds[f"{column} in several splits"] = [(value, ", ".join(splits)) for value, splits in values.items()]
     kinds["without rating"] = [(pair_id, "") for pair_id in found.unrated]
+    rows = []
     for kind, details in kinds.items():
-        for where, what in details[:_SHOWN]:
-            table.add_row(kind, where, what)
+        rows += [(kind, *detail) for detail in details[:_SHOWN]]
         if len(details) > _SHOWN:
-            table.add_row(kind, f"and {len(details) - _SHOWN} more", "")
-    if table.row_count == 0:
-        table.add_row("nothing", "", "")
-    return table
+            rows.append((kind, f"and {len(details) - _SHOWN} more", ""))
+    return filled_table("", ("to look at", "where", "what"), [("", rows or [("nothing", "", "")])], names=3)

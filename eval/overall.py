@@ -52,9 +52,15 @@ def overall_report(
         means[judge] = over.mean(spearmans)
         covered[judge] = [statistic.value is not None for statistic in spearmans]
         shares[judge] = over.share(spearmans, [result.panel.reliability.panel_mean for result in judged])
-        like_for_like[judge] = over.beside_one_person(judge)
+        like_for_like[judge] = over.compared_with_one_person(judge)
     differences = {pair: over.difference(*pair) for pair in combinations(judges, 2)}
-    p = {pair: bootstrap_p(over.draws.drawn(gap.draws)) for pair, gap in differences.items() if gap.low is not None}
+    p = {
+        pair: bootstrap_p(over.draws.bootstrap_values(gap.draws))
+        for pair, gap in differences.items()
+        if gap.low is not None
+    }
+    # Means over other dimensions are other figures: judges are ranked on the largest set that one of them has, and of
+    # several such sets on the one that most judges have
     widest = max(covered.values(), key=lambda has: (sum(has), [*covered.values()].count(has)))
     undefined = Statistic(None, reason="its mean is not over the dimensions of the others")
     comparable = {
@@ -95,14 +101,14 @@ def overall_report(
         text=(),
     )
     ranked = [judge for judge in report.judges if judge.cluster is not None]
-    comparisons = [turned(report.comparisons, ranked[0].judge, judge.judge) for judge in ranked[1:]]
-    clear = [comparison for comparison in comparisons if told_apart(comparison)]
-    unclear = [comparison for comparison in comparisons if not told_apart(comparison)]
+    comparisons = [oriented(report.comparisons, ranked[0].judge, judge.judge) for judge in ranked[1:]]
+    clear = [comparison for comparison in comparisons if is_significant(comparison)]
+    unclear = [comparison for comparison in comparisons if not is_significant(comparison)]
     text = sentences("overall", report=report, ranked=ranked, clear=clear, unclear=unclear)
     return report.model_copy(update={"text": tuple(text)})
 
 
-def turned(comparisons: Iterable[Pair], better: str, worse: str) -> Pair:
+def oriented(comparisons: Iterable[Pair], better: str, worse: str) -> Pair:
     """The comparison of two judges, with the difference taken as the better one minus the worse one."""
     comparison = next(pair for pair in comparisons if {pair.first, pair.second} == {better, worse})
     if comparison.first == better:
@@ -113,7 +119,7 @@ def turned(comparisons: Iterable[Pair], better: str, worse: str) -> Pair:
     return comparison.model_copy(update={"first": better, "second": worse, "difference": gap})
 
 
-def told_apart(comparison: Pairwise) -> bool:
+def is_significant(comparison: Pairwise) -> bool:
     """Whether the first of two judges is clearly better."""
     value, p = comparison.difference.value, comparison.p_adjusted
     return value is not None and value > 0 and p is not None and p < ALPHA
@@ -133,6 +139,7 @@ class Overall:
         rows = pd.concat([panel.items.assign(dataset=panel.dataset or "") for panel in panels])
         rows = rows.set_index(["dataset", "pair_id"])
         items = rows.loc[~rows.index.duplicated()]
+        # Dimensions of one dataset share their items, and get their parts of the same draws
         positions = items.index.get_indexer(rows.index)
         places = np.split(positions, np.cumsum([len(panel.items) for panel in panels])[:-1])
         datasets = items.index.get_level_values("dataset").tolist()
@@ -161,7 +168,7 @@ class Overall:
         share = share_of_panel_ceiling(judge, ceiling, self.draws)
         return replace(share, dropped=len(own) - len(both)) if share.value is not None else share
 
-    def beside_one_person(self, judge: str) -> LikeForLike:
+    def compared_with_one_person(self, judge: str) -> LikeForLike:
         """Compare a judge with one person, who is the same rater in all dimensions."""
         results, counted_items = [], [np.empty(0, dtype=np.intp)]
         for panel, positions in zip(self.panels, self.places, strict=True):

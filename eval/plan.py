@@ -13,7 +13,6 @@ that it includes rounding to the steps of the scale and, where they count, rater
 Where there are several dimensions the plan is for an average one. How a judge gets better with more training pairs is
 another question (`judges.baselines.probe.learning_curve`).
 
-`rows` of the report is the table ``plan.csv``.
 """
 
 from __future__ import annotations
@@ -23,23 +22,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from scipy import stats
 
 from ..data_modules.errors import UserError, counted
 from .frame import Frame, Panel
-from .pages.charts import INK, STYLE, png
 from .rendering import percent
 from .report.base import SCHEMA_VERSION
 from .report.others import Needed, PilotFacts, PlanReport, PlanRow, Range, Variances
-from .results import write_results
 from .statistics.agreement import Statistic, spearman
 from .statistics.planning import (
     Components,
@@ -99,6 +91,7 @@ def pilot_from(frame: Frame, dimensions: Sequence[str] = (), resamples: int = 10
     counts = np.concatenate([panel.table.counts for panel in panels])
     k = float(1 / (1 / counts).mean())
     leave_one_out = _mean([panel.reliability.leave_one_rater_out.value for panel in panels])
+    # Leave-one-out agreement compares within a rater: its severity does not count there
     own_reliability = (
         single if k <= 1 or leave_one_out is None else max(0.0, leave_one_out) ** 2 / of_mean(single, 1 / (k - 1))
     )
@@ -106,6 +99,7 @@ def pilot_from(frame: Frame, dimensions: Sequence[str] = (), resamples: int = 10
     for judge in dict.fromkeys(name for panel in panels for name in panel.scores):
         pairs = [(panel.judged(judge).spearman.value, panel.reliability.panel_mean.value) for panel in panels]
         share = _mean([value / top for value, top in pairs if value is not None and top])
+        # By chance a judge may agree better than the ceiling allows; formulas need an agreement below 1
         agreement |= {} if share is None else {judge: min(share, 0.99)}
     named = {f"{panel.dataset}/{panel.dimension}" if panel.dataset else panel.dimension: panel for panel in panels}
     return Pilot(
@@ -222,6 +216,7 @@ def make_plan(
     raters = sorted(set(raters) or {1, 2, 3, 5, 8, *([round(pilot.ratings_per_item)] if pilot.n_items else [])})
     judges = (agreement, agreement - difference)
     between = pilot.between if between is None else between
+    # Two judges whose errors are independent correlate through the true scores alone
     between = judges[0] * judges[1] if between is None else between
     single, rows, needed = pilot.reliability, [], []
     for k in raters:
@@ -287,7 +282,7 @@ def _sentence(pilot: Pilot, needed: Sequence[Needed], difference: float, power: 
     k: Any = best.raters  # mostly whole
     missing_items = n - pilot.n_items
 
-    def told_by(count: int, what: str, more: str = "") -> str:
+    def enough(count: int, what: str, more: str = "") -> str:
         verb = "tells" if count == 1 else "tell"
         task = f"judges apart that differ by {difference:g} with {percent(power)} power"
         return f"{counted(count, what)}{more} {verb} {task}."
@@ -296,48 +291,7 @@ def _sentence(pilot: Pilot, needed: Sequence[Needed], difference: float, power: 
     cost = "" if best.cost is None else f", for {best.cost:,.2f}"
     if pilot.n_items and round(pilot.ratings_per_item) >= k:  # the pilot's own items count
         if missing_items <= 0:
-            return f"The {told_by(pilot.n_items, 'item', ' of the pilot')}"
+            return f"The {enough(pilot.n_items, 'item', ' of the pilot')}"
         cost = "" if price is None else f", for {price * missing_items * k:,.2f}"
-        return told_by(missing_items, "more item", f" with {each} ({counted(missing_items * k, 'rating')}{cost})")
-    return told_by(n, "item", f" with {each} ({counted(n * k, 'rating')}{cost})")
-
-
-def save_plan(report: PlanReport, folder: Path) -> None:
-    """Writes ``plan.csv``, ``plan.json`` and ``plan.png``."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(10, 4), dpi=100, layout="constrained")
-        left, right = figure.subplots(1, 2)
-        _draw(left, report, "standard_error", "standard error of a judge's Spearman")
-        _draw(right, report, "power", f"power for a difference of {report.difference:g}")
-        right.axhline(report.power, color=INK, linewidth=0.8, linestyle=":")
-        right.set_ylim(0, 1.02)
-        figure.suptitle(report.sentence, fontsize=10, color=INK)
-        image = png(figure, facecolor="white")
-    write_results("plan", folder, {"plan.csv": _frame(report), "plan.json": report, "plan.png": image})
-
-
-def _frame(report: PlanReport) -> pd.DataFrame:
-    return pd.DataFrame([row.as_json() for row in report.rows])
-
-
-def _draw(axes: Axes, report: PlanReport, column: str, label: str) -> None:
-    rows = _frame(report)
-    colours = matplotlib.colormaps["viridis"](np.linspace(0.85, 0.1, len(report.needed)))
-    for colour, (k, curve) in zip(colours, rows.groupby("raters"), strict=True):
-        axes.plot(
-            curve["items"],
-            curve[column],
-            marker="o",
-            markersize=3,
-            color=colour,
-            label=f"{k} per item, ceiling {curve['ceiling'].iloc[0]:.2f}",
-        )
-    ticks: Any = sorted(rows["items"].unique())
-    axes.set_xscale("log")
-    axes.set_xticks(ticks, [str(n) for n in ticks])
-    axes.minorticks_off()
-    axes.set_xlabel("items")
-    axes.set_ylabel(label)
-    axes.grid(visible=True)
-    if column == "standard_error":
-        axes.legend(fontsize=8, frameon=False, title="ratings", loc="upper right")
+        return enough(missing_items, "more item", f" with {each} ({counted(missing_items * k, 'rating')}{cost})")
+    return enough(n, "item", f" with {each} ({counted(n * k, 'rating')}{cost})")

@@ -35,7 +35,7 @@ from .statistics.icc import icc
 class Answers:
     """What a prompted judge said of each pair."""
 
-    told: Sequence[Mapping[str, Any]]  # shape (pairs,), the ``meta`` of each; empty where the judge gave no row
+    metas: Sequence[Mapping[str, Any]]  # shape (pairs,), the ``meta`` of each; empty where the judge gave no row
     statuses: Sequence[str]  # of each pair: ``ok`` where every dimension has a score, else why the first one has none
 
     @classmethod
@@ -52,22 +52,22 @@ class Answers:
 
     def count(self, what: str) -> int:
         """The sum of a count over the pairs."""
-        return sum(meta.get(what, 0) for meta in self.told)
+        return sum(meta.get(what, 0) for meta in self.metas)
 
     @property
     def seconds(self) -> float:
         """What all requests took."""
-        return sum(meta.get("seconds", 0) for meta in self.told)
+        return sum(meta.get("seconds", 0) for meta in self.metas)
 
     def dimension_report(self, dimension: str, resamples: Resamples) -> Usage:
         """Repeats, orders and versions on one dimension, with draws over all pairs."""
         samples, versions, by_pair = (
-            [list(meta.get(key, {}).get(dimension, [])) for meta in self.told]
+            [list(meta.get(key, {}).get(dimension, [])) for meta in self.metas]
             for key in ("samples", "sample_versions", "orders")
         )
         positions = np.repeat(np.arange(len(by_pair)), [len(pair_orders) for pair_orders in by_pair])
         verdicts = np.array(list(chain.from_iterable(by_pair)), dtype=np.float64).reshape(-1, 2)
-        names = sorted({version for meta in self.told for version in meta.get("versions", [])})
+        names = sorted({version for meta in self.metas for version in meta.get("versions", [])})
         rows = [
             (position, version, sample)
             for position, pair_answers in enumerate(zip(samples, versions, strict=True))
@@ -119,6 +119,7 @@ def repeats(answers: Sequence[Sequence[float]], resamples: Resamples) -> Repeats
     items = np.repeat(np.arange(len(counts)), counts)
     numbers = np.concatenate([np.arange(count) for count in counts])
     scores = np.concatenate([np.asarray(item, dtype=np.float64) for item in answers])
+    # Answers have no identity across items: the first of one is no more like the first of another
     names = tuple(f"answer {number + 1}" for number in range(counts.max()))
     forms = icc(RatingTable(items, numbers, scores, len(counts), names), resamples)
     squares = np.array([np.square(np.asarray(item) - np.mean(item)).sum() for item in answers if len(item) >= 2])
@@ -154,12 +155,12 @@ def orders(verdicts: np.ndarray, resamples: Resamples) -> Orders:
 
 def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> Prompting:
     """Counts and cost of the answers on the unchanged pairs, and requests of the score tables of listening checks."""
-    questions, pairs = answers.count("questions"), len(answers.told)
+    questions, pairs = answers.count("questions"), len(answers.metas)
     failures: Counter[str] = Counter()
-    for meta in answers.told:
+    for meta in answers.metas:
         failures.update(meta.get("failures", {}))
     of_checks = [meta for table in checks for meta in table.drop_duplicates("pair_id")["meta"]]
-    answered = _costs(answers.told)
+    answered = _costs(answers.metas)
     cost = float(sum(answered)) if answered and None not in answered else None
     checked = _costs(of_checks)
     unknown = (
@@ -167,10 +168,11 @@ def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> Prompt
     )
     # a comparison is recorded with one of its two pairs: the other one has a score and no requests
     with_answers = sum(
-        status == OK or meta.get("requests", 0) > 0 for meta, status in zip(answers.told, answers.statuses, strict=True)
+        status == OK or meta.get("requests", 0) > 0
+        for meta, status in zip(answers.metas, answers.statuses, strict=True)
     )
     reason = None if cost is not None else unknown if answered else "no request was answered"
-    versions = Counter(version for meta in answers.told for version in meta.get("versions", []))
+    versions = Counter(version for meta in answers.metas for version in meta.get("versions", []))
     return Prompting(
         pairs=pairs,
         scored=sum(status == OK for status in answers.statuses),
@@ -191,6 +193,6 @@ def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> Prompt
     )
 
 
-def _costs(told: Sequence[Mapping[str, Any]]) -> list[Any]:
+def _costs(metas: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Dollars for each pair with an answer; None = not known."""
-    return [meta["cost"] for meta in told if meta.get("requests", 0)]
+    return [meta["cost"] for meta in metas if meta.get("requests", 0)]

@@ -35,7 +35,8 @@ NONE = "—"
 # ---------------------------------------------------------------- numbers
 
 
-_WIDE = 1e5  # from here on three digits and an exponent: tables have no room for all
+# From here on three digits and an exponent: tables have no room for all
+_WIDE = 1e5
 
 
 def number(value: float | None, digits: int = 2, sign: str = "") -> str:
@@ -136,6 +137,7 @@ def _environment() -> jinja2.Environment:
     def is_text(name: str | None) -> bool:
         return name is not None and name.endswith((".md", ".txt"))
 
+    # StrictUndefined: a value that is missing is an error, and no empty place in a report
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: read(f"{name}.j2" if is_text(name) else f"{name}.html.j2")),
         autoescape=lambda name: not is_text(name),
@@ -155,12 +157,8 @@ def render(template: str, styles: str = "", **values: Any) -> str:
     Args:
         template: Name of a template without ``.html.j2``, or of a Markdown file or sentences without ``.j2``, or its
             text.
-        styles: Rules of this page beside `STYLE`.
-        **values: What the template shows. On a page every one is escaped, whatever names and texts come from outside;
-            only `Markup` is not.
-
-    Raises:
-        jinja2.UndefinedError: If the template uses a value that is missing.
+        styles: Rules of this page after those of `STYLE`.
+        **values: What the template shows; on a page all but `Markup` is escaped.
     """
     environment = _environment()
     compiled = environment.from_string(template) if "{" in template else environment.get_template(template)
@@ -202,17 +200,23 @@ def new_table(title: str = "") -> Table:
 
 
 def filled_table(
-    title: str, head: Sequence[str], sections: Iterable[Section], min_width: int = _LETTERS, folds: bool = False
+    title: str,
+    head: Sequence[str],
+    sections: Iterable[Section],
+    *,
+    names: int = 1,
+    min_width: int = _LETTERS,
+    folds: bool = False,
 ) -> Table:
-    """A table of names in the first column and numbers in the others.
+    """A table of names, or other words, in the first `names` columns and numbers in the others.
 
     Where the terminal is narrow, names fold after their punctuation (`min_width` letters stay), and numbers stay whole;
     with `folds`, an interval may stand below its value.
     """
     table = new_table(title)
     for position, column in enumerate(head):
-        if position == 0:
-            table.add_column(column, overflow="fold", min_width=min_width)
+        if position < names:
+            table.add_column(Text(column), overflow="fold", min_width=min_width)
         else:
             table.add_column(Text(column, overflow="fold"), justify="right", no_wrap=not folds)
     for heading, rows in sections:
@@ -220,9 +224,11 @@ def filled_table(
             table.add_section()
             table.add_row(_Name(bold(heading.replace("/", "/\n"))))  # of a data set and its dimension
         for row in rows:
-            name, *numbers = (cell if isinstance(cell, Text) else Text(cell) for cell in row)
-            table.add_row(_Name(name), *(_Name(cell, r"(?<= )(?=\[)") if folds else cell for cell in numbers))
-    for numbered in table.columns[1:]:  # Rich would cut numbers where a terminal is narrow
+            cells = [cell if isinstance(cell, Text) else Text(cell) for cell in row]
+            numbers = (_Name(cell, r"(?<= )(?=\[)") if folds else cell for cell in cells[names:])
+            table.add_row(*map(_Name, cells[:names]), *numbers)
+    # Rich would cut numbers where a terminal is narrow, and an interval without its end says something else
+    for numbered in table.columns[names:]:
         numbered.min_width = max(map(cell_len, "\n".join(map(str, numbered.cells)).split("\n")))
     return table
 

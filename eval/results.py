@@ -20,6 +20,7 @@ from .judges import Judge
 from .rendering import ranged
 from .report.base import Part, Versioned
 from .report.dataset import Ranking, Report
+from .report.others import StressReport
 from .statistics.agreement import Statistic
 
 REPORT_FILE = "agreement.json"
@@ -36,18 +37,25 @@ is missing; the signature of its report."""
 
 
 def results_frame(reports: Sequence[Report], rankings: Mapping[str, Ranking] | None = None) -> pd.DataFrame:
-    """The statistics of reports on datasets, one row of `COLUMNS` each; the first five columns identify a row.
-
-    Args:
-        reports: One per judge.
-        rankings: Dimension -> the judges against each other.
-    """
+    """The statistics of the reports of judges and of the rankings of dimensions: a row of `COLUMNS` each, which its
+    first five columns identify."""
     rows = [(report.judge, *row, report.signature) for report in reports for row in _of_judge(report)]
     for dimension, ranking in (rankings or {}).items():
         shared = joined([report.signature for report in reports])
         for pair in ranking.comparisons:
             (difference,) = statistic_rows({"difference": pair.difference})
             rows.append((f"{pair.first} against {pair.second}", dimension, None, None, *difference, shared))
+    return pd.DataFrame(rows, columns=pd.Index(COLUMNS))
+
+
+def stress_frame(found: StressReport) -> pd.DataFrame:
+    """The statistics of a report of `stress` as rows of `results.COLUMNS`."""
+    rows = [
+        (found.judge, dimension, None, check, *row, found.signature)
+        for dimension, checks in found.dimensions.items()
+        for check, result in checks.items()
+        for row in statistic_rows(result)
+    ]
     return pd.DataFrame(rows, columns=pd.Index(COLUMNS))
 
 
@@ -99,7 +107,8 @@ def summary_html(reports: Sequence[Report]) -> str:
 
 def identified(name: str, content: Any, **more: str) -> str:
     """A part of a signature: a name, the short hash of what it names (None = unknown), and what else counts."""
-    text = re.sub(r"[^\w.:/+-]", "_", name)  # stands in Markdown and between bars
+    # A signature stands in Markdown, and its parts between bars
+    text = re.sub(r"[^\w.:/+-]", "_", name)
     if content is not None:
         plain = content if isinstance(content, str) else json.dumps(content, sort_keys=True)
         text += f"@{hashlib.sha256(plain.encode()).hexdigest()[:8]}"
@@ -125,17 +134,18 @@ def signature(
 
 
 def signature_on(
-    judge: Judge, dataset: PairDataset, split: str | None, provenance: Mapping[str, Any] | None, **drawn: Any
+    judge: Judge, dataset: PairDataset, split: str | None, provenance: Mapping[str, Any] | None, **bootstrap: Any
 ) -> str:
-    """The `signature` of a judge at work on a split of a dataset; `drawn` are its other arguments."""
+    """The `signature` of a judge at work on a split of a dataset; `bootstrap` are its other arguments."""
     left_out = (provenance or {}).get("raters_left_out", ())
     without = {"without": "+".join(left_out)} if left_out else {}
-    record = getattr(judge, "record", None) or provenance  # judges of users may have no record
+    # Judges of users may have no record
+    record = getattr(judge, "record", None) or provenance
     return signature(
         identified(judge.name, getattr(judge, "identity", record)),
         identified(dataset.card.name, dataset.card.content_hash, **without),
         identified(split or "all", dataset.split_hash() if split else None),
-        **drawn,
+        **bootstrap,
     )
 
 

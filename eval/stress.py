@@ -14,7 +14,6 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -34,7 +33,7 @@ from .checks.pairs import group_of
 from .judges.trained import TrainedJudge
 from .report.base import SCHEMA_VERSION
 from .report.others import StressReport, StressResult, StressVerdict
-from .results import COLUMNS, signature_on, statistic_rows
+from .results import signature_on
 from .statistics.agreement import Statistic
 from .statistics.bootstrap import Resamples, estimate, estimate_share
 
@@ -44,7 +43,9 @@ ADVERSARIAL_SNR = 40.0
 """dB; energy of the response over that of the noise that is sought against the judge."""
 _ADVERSARIAL_PAIRS, _ADVERSARIAL_STEPS = 24, 12
 _BREATH_SECONDS, _BREATH_BAND = 0.35, (500.0, 4000.0)
-_MEL_FLOOR, _MEL_RANGE = 1e-10, 8.0  # of Whisper's spectrograms
+# Constants of Whisper's spectrograms (Radford et al., 2023)
+_MEL_FLOOR, _MEL_RANGE = 1e-10, 8.0
+# Largest difference of a feature from that of the judge's own extractor
 _SAME_FEATURES = 1e-3
 
 Apply = Callable[[Sequence[Pair], int], tuple[Pair, ...]]
@@ -145,18 +146,19 @@ def stress(
 
     Raises:
         UserError: If there is no check of a name.
-        DataError: If no pair can be heard, none gets a reward as it is, or audio is not what was imported.
+        DataError: If no pair can be scored, none gets a reward as it is, or audio is not what was imported.
     """
     names = list(CHECKS) if checks is None else list(dict.fromkeys(checks))
     if unknown := [name for name in names if name not in CHECKS]:
         raise UserError(f"check {shown(unknown[0])}; expected one of {', '.join(CHECKS)}")
     check_unchanged(dataset)
     candidates = dataset.subset(split).pairs
+    # In the order of the data, where the pairs of a group, which share clips, stand together
     drawn = np.sort(np.random.default_rng(seed).permutation(len(candidates))[:pairs])
     chosen = [candidates[position] for position in drawn]
     assessed = list(zip(chosen, _assessed(scorer, chosen, "unchanged"), strict=True))
     if not any(isinstance(found, Assessment) for _, found in assessed):
-        raise DataError(f"{dataset.card.name}: none of {counted(len(chosen), 'pair')} can be heard; expected clips")
+        raise DataError(f"{dataset.card.name}: none of {counted(len(chosen), 'pair')} can be scored; expected clips")
     dimensions = scorer.dimension_names(None)
     rewards = {pair.pair_id: _reward(pair, found, dimensions) for pair, found in assessed}
     left_out = {pair_id: reward.text or "" for pair_id, reward in rewards.items() if reward.code is not None}
@@ -232,11 +234,11 @@ def _measured(
     seed: int,
 ) -> dict[str, StressResult]:
     """The result of one check for each dimension."""
-    heard = [
+    assessed = [
         (pair, assessment) for pair, assessment in zip(pairs, after, strict=True) if isinstance(assessment, Assessment)
     ]
-    rewarded = [(pair, assessment) for pair, assessment in heard if _reward(pair, assessment, units).code is None]
-    draws = Resamples.draw([group_of(pair) for pair, _ in rewarded], resamples, seed)
+    rewarded = [(pair, assessment) for pair, assessment in assessed if _reward(pair, assessment, units).code is None]
+    draws = Resamples.sample([group_of(pair) for pair, _ in rewarded], resamples, seed)
     results = {}
     for name, unit_of in units.items():
         gains = np.array([
@@ -249,7 +251,7 @@ def _measured(
             gain=gain,
             raised=raised,
             caught=1 - len(rewarded) / len(pairs) if pairs else None,
-            failed=len(pairs) - len(heard),
+            failed=len(pairs) - len(assessed),
             verdict=_verdict(gain, bool(pairs) and not rewarded),
             reason=gain.reason if gain.value is None else None,
         )
@@ -304,14 +306,15 @@ def adversarial(judge: EmpathyJudge, pair: Pair) -> Clip:
     if len(windows) > 1 or any(len(judge.decode(source)) > 1 for source in pair.clips):
         raise _NotPossible(f"pair {pair.pair_id!r} is heard in windows")
     waveform, rate = windows[0], judge.backbone.sampling_rate
-    heard_pair = replace(pair, response=Clip(waveform, rate))
-    inputs = judge.build_inputs([heard_pair])
+    decoded_pair = replace(pair, response=Clip(waveform, rate))
+    inputs = judge.build_inputs([decoded_pair])
     clips = inputs.clips
     assert clips is not None
-    row = list(dict.fromkeys(heard_pair.clips)).index(heard_pair.response)
+    row = list(dict.fromkeys(decoded_pair.clips)).index(decoded_pair.response)
     samples = torch.from_numpy(waveform)
     spectrograms, frames = clips.features, clips.features.shape[-1]
     spectrogram = partial(_whisper_features, judge, frames=frames)
+    # Noise against another spectrogram than the judge's own would prove nothing
     if len(spectrograms) != len(clips.lengths) or not torch.allclose(
         spectrogram(samples), spectrograms[row].float(), atol=_SAME_FEATURES
     ):
@@ -335,6 +338,7 @@ def adversarial(judge: EmpathyJudge, pair: Pair) -> Clip:
             if float(merit.detach()) > best_merit:
                 best_merit, best = float(merit.detach()), noise.detach().clone()
             (gradient,) = torch.autograd.grad(merit, noise)
+            # Steps of a third of the radius, then back into the ball
             noise = noise.detach() + radius / 3 * gradient / gradient.norm().clamp(min=1e-12)
             noise = noise * min(1.0, radius / max(float(noise.norm()), 1e-12))
     return Clip((samples + best).numpy(), rate)
@@ -355,14 +359,3 @@ def _whisper_features(judge: EmpathyJudge, samples: Tensor, frames: int) -> Tens
     filters = torch.from_numpy(np.asarray(extractor.mel_filters)).float()
     mel = (filters.T @ power[..., :-1].abs().square()).clamp(min=_MEL_FLOOR).log10()
     return (torch.maximum(mel, mel.max() - _MEL_RANGE) + 4) / 4
-
-
-def stress_frame(found: StressReport) -> pd.DataFrame:
-    """The statistics of a report of `stress` as rows of `results.COLUMNS`."""
-    rows = [
-        (found.judge, dimension, None, check, *row, found.signature)
-        for dimension, checks in found.dimensions.items()
-        for check, result in checks.items()
-        for row in statistic_rows(result)
-    ]
-    return pd.DataFrame(rows, columns=pd.Index(COLUMNS))

@@ -16,14 +16,13 @@ from rich.text import Text
 from ..data_modules.errors import counted
 from .checks import CHECKS
 from .listening import Listening, listening_sentence
-from .overall import Pair, turned
+from .overall import Pair, oriented
 from .rendering import (
     NONE,
     bold,
     dollars,
     effective_raters,
     filled_table,
-    new_table,
     number,
     p_value,
     percent,
@@ -43,7 +42,8 @@ from .statistics.agreement import Statistic
 Ranked = TypeVar("Ranked", RankedJudge, OverallJudge)
 
 _REASONS_SHOWN = 10
-_EXPLAINED = ("no_scores", "constant", "against", "beyond_possible")  # verdicts that need a sentence
+# Verdicts that a word in a table does not explain
+_EXPLAINED = ("no_scores", "constant", "against", "beyond_possible")
 
 # ---------------------------------------------------------------- rows that all views share
 
@@ -54,24 +54,17 @@ PANEL_NOTE = (
 )
 
 
-def panel_levels(own: JudgeReport) -> dict[str, JudgeReport | SystemLevel]:
-    """The judge and the panel mean as two raters: over items, and over systems where there are two or more."""
-    systems = own.system_level  # null in a table without systems
-    levels: dict[str, JudgeReport | SystemLevel] = {"items": own}
-    return levels | ({"systems": systems} if systems is not None and systems.n_systems >= 2 else {})
-
-
 def panel_rows(own: JudgeReport) -> list[list[str]]:
-    """A row of `PANEL_HEAD` for each level."""
-    return [
-        [level, str(at.icc_a1.n), *map(ranged, (at.icc_a1, at.icc_c1, at.bias)), _limits(at)]
-        for level, at in panel_levels(own).items()
-    ]
-
-
-def _limits(found: JudgeReport | SystemLevel) -> str:
-    lower, upper = found.loa_lower.value, found.loa_upper.value
-    return NONE if lower is None else f"{signed(lower)} to {signed(upper)}"
+    """A row of `PANEL_HEAD` over items, and one over systems where there are two or more."""
+    levels: dict[str, JudgeReport | SystemLevel] = {"items": own}
+    if own.system_level is not None and own.system_level.n_systems >= 2:  # null in a table without systems
+        levels["systems"] = own.system_level
+    rows = []
+    for level, at in levels.items():
+        lower, upper = at.loa_lower.value, at.loa_upper.value
+        limits = NONE if lower is None else f"{signed(lower)} to {signed(upper)}"
+        rows.append([level, str(at.icc_a1.n), *map(ranged, (at.icc_a1, at.icc_c1, at.bias)), limits])
+    return rows
 
 
 PROMPTED_HEAD = (
@@ -120,7 +113,7 @@ def split_name(report: Report) -> str:
     return f"split {report.split}" if report.split is not None else "all pairs"
 
 
-def drawn_whole(report: Report) -> str:
+def cluster_label(report: Report) -> str:
     """The clusters that the intervals of a report draw as wholes, as a plural noun."""
     return f"{report.cluster.removesuffix('_id').replace('_', ' ')}s"
 
@@ -138,16 +131,12 @@ def evaluation_views(report: Report) -> Iterator[Table | str]:
     title = f"{report.judge} on {report.dataset.name}, {split_name(report)}"
     if report.dataset.synthetic:
         title += " (synthetic ratings)"
-    table = Table(title=Text(title), title_justify="left")
-    table.add_column("")
-    for name in report.dimensions:
-        table.add_column(Text(name), justify="right")
 
     def stated(own: DimensionReport) -> str:
         intervals = own.uncertainty.intervals if own.uncertainty else {}
         return ranged(intervals["90"].covered, percent) if "90" in intervals else ""
 
-    rows: dict[str, Callable[[DimensionReport], str]] = {
+    measures: dict[str, Callable[[DimensionReport], str]] = {
         "items / groups / raters": lambda d: f"{d.n_items} / {d.n_groups} / {d.n_raters}",
         "Spearman": lambda d: ranged(d.spearman),
         "noise ceiling (panel mean)": lambda d: ranged(d.ceiling.panel_mean),
@@ -162,20 +151,19 @@ def evaluation_views(report: Report) -> Iterator[Table | str]:
         "two responses: calibration error": lambda d: ranged(d.verdicts.ece) if d.verdicts else "",
     }
     dimensions = list(report.dimensions.values())
-    for label, cell in rows.items():
-        cells = [cell(result) for result in dimensions]
-        if any(cells):
-            table.add_row(label, *map(Text, cells))
+    rows = [(label, *map(cell, dimensions)) for label, cell in measures.items()]
+    rows = [row for row in rows if any(row[1:])]
     impossible: dict[str | None, list[str]] = {}  # reason -> checks
     for check, results in report.checks.items():
-        correlations = [results[name].spearman for name in report.dimensions]
+        title_of_check, correlations = (
+            CHECKS[check].title.lower(),
+            [results[name].spearman for name in report.dimensions],
+        )
         if any(correlation.value is not None for correlation in correlations):
-            table.add_row(
-                f"{CHECKS[check].title.lower()}: Spearman", *(Text(ranged(correlation)) for correlation in correlations)
-            )
+            rows.append((f"{title_of_check}: Spearman", *map(ranged, correlations)))
         else:
-            impossible.setdefault(correlations[0].reason, []).append(CHECKS[check].title.lower())
-    yield table
+            impossible.setdefault(correlations[0].reason, []).append(title_of_check)
+    yield filled_table(title, ("", *report.dimensions), [("", rows)])
     yield from (f"Not possible, as {reason}: {', '.join(checks)}." for reason, checks in impossible.items())
     yield panel_table((name, report.judge, result) for name, result in report.dimensions.items())
     for name, result in report.dimensions.items():
@@ -202,9 +190,10 @@ def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Ranking])
             sections.setdefault(name, []).append(row)
             ceilings.setdefault(name, {})[report.judge] = result.ceiling.panel_mean
     for name, by_judge in ceilings.items():
-        judge = rankings[name].judges[0].judge if name in rankings else next(iter(by_judge))  # as on the page
+        # Judges may have scored different items: then the ceiling is that of the best one, as on the page
+        judge = rankings[name].judges[0].judge if name in rankings else next(iter(by_judge))
         ceiling = by_judge[judge]
-        alike = all(other == ceiling for other in by_judge.values())  # judges may have scored different items
+        alike = all(other == ceiling for other in by_judge.values())
         whose = "noise ceiling" if alike else f"noise ceiling, items of {judge}"
         sections[name].append((bold(whose), bold(ranged(ceiling)), "", "", ""))
     head = (
@@ -222,13 +211,7 @@ def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Ranking])
         yield _ranking_table(rankings)
         yield from _unranked(rankings)
     if rows := prompted_rows(reports):
-        table = new_table("what prompting took")
-        for position, column in enumerate(PROMPTED_HEAD):
-            justify = "right" if position >= 2 else "left"
-            table.add_column(column, justify=justify, overflow="fold", min_width=6 if position >= 2 else 12)
-        for row in rows:
-            table.add_row(*map(Text, row))
-        yield table
+        yield filled_table("what prompting took", PROMPTED_HEAD, [("", rows)], names=2, folds=True)
         yield PROMPTED_NOTE
         yield from failed_questions(reports)
     few_raters: dict[str, None] = {}
@@ -242,36 +225,30 @@ def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Ranking])
 
 
 def panel_table(judges: Iterable[tuple[str, str, JudgeReport]]) -> Table:
-    """`panel_rows` of each (dimension, judge, report), with only the intervals that a terminal has room for."""
+    """`panel_rows` of each (dimension, judge, report)."""
     sections: dict[str, list[Sequence[str]]] = {}
     for dimension, judge, result in judges:
-        for level, statistics in panel_levels(result).items():
-            row = (
-                judge if level == "items" else f"{judge}, {level}",
-                str(statistics.icc_a1.n),
-                ranged(statistics.icc_a1),
-                number(statistics.icc_c1.value),
-                signed(statistics.bias.value),
-                _limits(statistics),
-            )
-            sections.setdefault(dimension, []).append(row)
-    head = ("judge", "n", "ICC(A,1)\n(95 %)", "ICC(C,1)", "bias", "limits of\nagreement")
-    return filled_table("judge and panel mean as two raters; bias and limits in rating points", head, sections.items())
+        for level, *cells in panel_rows(result):
+            name = judge if level == "items" else f"{judge}, {level}"
+            sections.setdefault(dimension, []).append((name, *cells))
+    title = "judge and panel mean as two raters; bias and limits in rating points"
+    head = ("judge", *(column.replace(" [", "\n[") for column in PANEL_HEAD[1:]))
+    return filled_table(title, head, sections.items(), folds=True)
 
 
-def _beside_next(judges: Sequence[Ranked], comparisons: Sequence[Pair]) -> Iterator[tuple[Ranked, str, Pair | None]]:
+def _with_next(judges: Sequence[Ranked], comparisons: Sequence[Pair]) -> Iterator[tuple[Ranked, str, Pair | None]]:
     """Each judge with its cluster and its comparison with the next judge of the ranking."""
     following = dict(pairwise(judge.judge for judge in judges if judge.cluster is not None))
     for judge in judges:
         name, cluster = judge.judge, "none" if judge.cluster is None else str(judge.cluster)
-        yield judge, cluster, turned(comparisons, name, following[name]) if name in following else None
+        yield judge, cluster, oriented(comparisons, name, following[name]) if name in following else None
 
 
 def _ranking_table(rankings: Mapping[str, Ranking]) -> Table:
     """Judges in significance clusters, each with what separates it from the next one."""
     sections: dict[str, list[Sequence[str]]] = {name: [] for name in rankings}
     for name, ranking in rankings.items():
-        for judge, cluster, pair in _beside_next(ranking.judges, ranking.comparisons):
+        for judge, cluster, pair in _with_next(ranking.judges, ranking.comparisons):
             gap = ["", "", ""]
             if pair is not None:
                 needed = pair.groups_needed
@@ -319,7 +296,7 @@ def agreement_views(found: TableReport) -> Iterator[Table | str]:
     rows = [people(name, dimension.people) for name, dimension in dimensions.items()]
     yield filled_table(f"people: {', '.join(found.people)}", head, [("", rows)])
     if found.judges:
-        yield _beside_people(found)
+        yield _judges_and_people(found)
         yield panel_table(judged)
     if found.overall is not None:
         yield _overall_table(found.overall)
@@ -388,7 +365,7 @@ def table_comparison_views(found: TableReport) -> Iterator[Table | str]:
             note for comparison in comparisons for note in sentences("few_raters", found=comparison)
         )
         yield ""
-    yield _beside_people(found)
+    yield _judges_and_people(found)
     yield panel_table(
         (dimension.name, judge, result) for dimension in found.dimensions for judge, result in dimension.judges.items()
     )
@@ -398,7 +375,7 @@ def table_comparison_views(found: TableReport) -> Iterator[Table | str]:
     yield found.signature
 
 
-def _beside_people(found: TableReport) -> Table:
+def _judges_and_people(found: TableReport) -> Table:
     """Agreement of judges with the mean of the people, compared with one person's; the noise ceiling is below."""
     sections: dict[str, list[Sequence[str | Text]]] = {}
     for dimension in found.dimensions:
@@ -417,7 +394,7 @@ def _beside_people(found: TableReport) -> Table:
 def _overall_table(overall: OverallReport) -> Table:
     """Judges over all dimensions, best first, and the noise ceiling below them."""
     rows: list[Sequence[str | Text]] = []
-    for judge, cluster, pair in _beside_next(overall.judges, overall.comparisons):
+    for judge, cluster, pair in _with_next(overall.judges, overall.comparisons):
         difference, share = judge.like_for_like.difference, judge.share_of_panel_ceiling
         p = "" if pair is None or pair.p_adjusted is None else p_value(pair.p_adjusted)
         spearman = ranged(judge.spearman)

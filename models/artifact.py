@@ -93,7 +93,7 @@ def write_judge(loaded: LoadedJudge, folder: Path, report: Mapping[str, Any] | N
 
 @contextmanager
 def staged(folder: Path) -> Iterator[Path]:
-    """A new folder beside this one that takes its place when the block ends well and vanishes when it fails.
+    """A new folder next to this one that takes its place when the block ends well and vanishes when it fails.
 
     Raises:
         UserError: If the folder exists and is not empty, or the disk is full or may not be written.
@@ -307,7 +307,7 @@ def _build(path: Path, description: Description, placement: Placement) -> Empath
             f"{path}: backbone {backbone!r} has other weights than the judge was trained on "
             f"(fingerprint {actual[:12]}, expected {expected[:12]})"
         )
-    # an export has the files of its backbone beside it, with hashes
+    # an export has the files of its backbone next to it, with hashes
     known = description.backbone_configuration
     if description.export is None and (differing := difference(configuration(judge.backbone), known)) is not None:
         raise UserError(

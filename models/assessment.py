@@ -102,7 +102,7 @@ class Assessment:
         scores: By dimension.
         warnings: Reasons not to trust them; mostly none.
         windows: In which the pair was read, those of the response times those of each context turn: 1 = its clips were
-            heard whole, more = one is longer than the backbone hears.
+            read as a whole, more = one is longer than the backbone reads at once.
         seconds: Duration of the response; NaN = not measured.
     """
 
@@ -238,7 +238,7 @@ class Reward:
     """What a response is worth.
 
     Attributes:
-        reward: From 0 (bad end of the scale) to 1 (good end); None = the judge did not hear it, or is not to be
+        reward: From 0 (bad end of the scale) to 1 (good end); None = the judge has not scored it, or is not to be
             believed here.
         standard_error: Of the score, as a share of the scale; None where it is unknown.
         code: Why there is none, or why it is the lowest: the kind of an `AudioError`, ``no_speech``, ``clipped``,
@@ -270,7 +270,7 @@ def reward_of(
 
     Returns:
         The lowest reward where the policy broke the response: it is empty, without a voice, or clipped. None where it
-        was not heard, or is outside the ranges of the pairs that the judge was calibrated on.
+        was not scored, or is outside the ranges of the pairs that the judge was calibrated on.
     """
     low, high = limits
     if isinstance(found, AudioError):

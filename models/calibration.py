@@ -35,7 +35,7 @@ DEFAULT_LEVEL = 0.9
 MappingName = Literal["none", "isotonic", "temperature"]
 
 _EDGE = 1e-6  # of the normalised scale: distance that a score keeps from its ends, where a logit is infinite
-_STEEPEST = 50.0  # a steeper curve cannot be told from a step
+_STEEPEST = 50.0  # a steeper curve is a step for all purposes
 
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -58,10 +58,10 @@ class Unmapped:
 
 @dataclass(frozen=True)
 class Isotonic:
-    """Piecewise linear and rising from judge scores to rating points: straight lines between knots, constant beyond the
-    first and the last.
+    """Piecewise linear and rising from judge scores to rating points: straight lines between knots, constant outside
+    the first and the last.
 
-    Scores beyond these two tie. Between knots that lie close together the curve is steep, and a difference that comes
+    Scores outside these two tie. Between knots that lie close together the curve is steep, and a difference that comes
     from rounding grows with it.
     """
 
@@ -193,11 +193,7 @@ class DimensionCalibration:
             raise ValueError(f"quantiles {values}; expected values that rise with the level")
 
     def quantile(self, level: float) -> Quantile:
-        """The quantile of that level.
-
-        Raises:
-            UserError: If the level is not one of `LEVELS`.
-        """
+        """The quantile of that level; a `UserError` if it is not one of `LEVELS`."""
         for quantile in self.quantiles:
             if quantile.level == level:
                 return quantile
@@ -278,10 +274,6 @@ class Calibration:
 
         Returns:
             Float64. Where the score is NaN, all but `abstained` is NaN; so is all that depends on a deviation of NaN.
-
-        Raises:
-            UserError: If the level is not one of `LEVELS`.
-            ValueError: If the calibration depends on deviations and there are none.
         """
         columns = [
             self.dimensions[dimension.name].apply(
@@ -326,8 +318,7 @@ def from_json(values: Any, where: str, dimensions: Sequence[Dimension]) -> Calib
     """Read and check a calibration from plain values (of `to_json`); `where` they are written begins an error message.
 
     Raises:
-        UserError: If a value is missing, unexpected, of another kind, or makes no sense, or other dimensions are
-            calibrated; the text names it.
+        UserError: Naming a value that is missing, unexpected or makes no sense, or other dimensions.
     """
     calibration = validated(Calibration, values, where)
     names = [dimension.name for dimension in dimensions]

@@ -70,13 +70,13 @@ class Solution:
         if "comparisons" in self.record:
             loss = f"log loss {self.record['log_loss']:.3f} on groups left out"
             return f"logistic regression of {counted(self.record['comparisons'], 'comparison')}, {loss}"
-        chosen = _name(self.record["width"], self.record["omits_first"])
+        width, omitted, ranks = self.record["width"], self.record["omits_first"], self.record["ranks"]
+        explained = 1 - self.record["unexplained"][_name(width, omitted)]
         penalties = zip(dimensions, self.record["penalty"], strict=True)
         return (
-            f"{_name(self.record['width'], False)} kernel on {self.record['pairs']} pairs"
-            f"{', without the language model' if self.record['omits_first'] else ''}, explains "
-            f"{1 - self.record['unexplained'][chosen]:.2f} of the variance of "
-            f"{'the ranks' if self.record['ranks'] else 'ratings'} of groups left out; penalty "
+            f"{_name(width, False)} kernel on {self.record['pairs']} pairs"
+            f"{', without the language model' if omitted else ''}, explains {explained:.2f} of the variance of "
+            f"{'the ranks' if ranks else 'ratings'} of groups left out; penalty "
             f"{', '.join(f'{dimension.name} {penalty:.3g}' for dimension, penalty in penalties)}"
         )
 
@@ -126,30 +126,30 @@ def fit(
     Raises:
         ValueError: If a dimension has ratings of fewer than two groups.
     """
-    subset = FeatureBatch(*(values[:MODEL_SELECTION_SIZE] for values in sample))
     others_vary = bool(sample.features[:, blocks > 0].var(0).any())
     omit = [False, True] if may_omit_first and others_vary else [False]
-    reaches = {omitted: _reach(sample.features, blocks, omitted) for omitted in omit}
+    scales = {omitted: _block_scale(sample.features, blocks, omitted) for omitted in omit}
 
     def ranked(portion: FeatureBatch) -> np.ndarray:
         return _ranks(portion.targets, sample.targets)
 
-    count = sample.targets.shape[1]
-    columns = [slice(count), slice(count, 2 * count)] if may_rank else [slice(count)]  # of ratings, of ranks
-    # Side by side, since most of the time is spent on what does not depend on the targets
+    # Ratings and ranks side by side, since most of the time is spent on what does not depend on the targets
+    subset, count = FeatureBatch(*(values[:MODEL_SELECTION_SIZE] for values in sample)), sample.targets.shape[1]
+    columns = [slice(count), slice(count, 2 * count)] if may_rank else [slice(count)]
     if may_rank:
-        weights = np.concatenate([subset.weights, subset.weights], 1)
-        subset = subset._replace(targets=np.concatenate([subset.targets, ranked(subset)], 1), weights=weights)
+        targets = np.concatenate([subset.targets, ranked(subset)], 1)
+        subset = subset._replace(targets=targets, weights=np.concatenate([subset.weights, subset.weights], 1))
 
     def equations_of(width: float | None, omitted: bool, division: int = 0) -> _NormalEquations:
-        block_scale = reaches[omitted]
+        block_scale = scales[omitted]
         return _NormalEquations(subset.features * block_scale, width, seed + division).add(subset, block_scale)
 
-    # The error on groups left out, for every kernel, with the first block and without it
+    # 1. The kernel: the error on groups left out, for every one, with the first block and without it. Dimensions share
+    # the kernel, and each takes the penalty that is best for it
     candidates = {(width, omitted): equations_of(width, omitted) for omitted in omit for width in widths}
     losses = {candidate: equations.losses for candidate, equations in candidates.items()}
-    # Dimensions share the kernel, and each takes the penalty that is best for it
     best_of = [min(losses, key=lambda candidate: float(losses[candidate][:, kind].min(0).mean())) for kind in columns]
+    # 2. Ratings or ranks
     ranks = False
     if may_rank:
         # Another division may put all ratings of a dimension with few into one fold
@@ -157,33 +157,34 @@ def fit(
             agreement = {}
             for best in {*best_of}:
                 divisions = [candidates[best], *(equations_of(*best, n) for n in range(1, DIVISIONS))]
-                agreement[best] = np.mean([fitted.agreement(subset, reaches[best[1]]) for fitted in divisions], 0)
+                agreement[best] = np.mean([fitted.agreement(subset, scales[best[1]]) for fitted in divisions], 0)
             on_ratings, on_ranks = (agreement[best][kind].mean() for best, kind in zip(best_of, columns, strict=True))
             ranks = bool(on_ranks > on_ratings + MIN_GAIN)
+    # 3. What was chosen is fitted to all pairs; where the sample was all of them, the sums are there already
     best, kind = best_of[ranks], columns[ranks]
-    chosen, block_scale, equations = best[0], reaches[best[1]], candidates[best]
-    # What was chosen is fitted to all pairs; where the sample was all of them, the sums are there already
+    (width, omits_first), equations = best, candidates[best]
+    block_scale = scales[omits_first]
     scaled = sample.features * block_scale
     if portions is not None or len(subset.groups) < len(scaled):
-        equations, kind = _NormalEquations(scaled, chosen, seed), slice(count)
+        equations, kind = _NormalEquations(scaled, width, seed), slice(count)
         for portion in [sample] if portions is None else portions:
             equations.add(portion._replace(targets=ranked(portion)) if ranks else portion, block_scale)
     weights, bias, penalties = (values[..., kind] for values in equations.solve())
     record = {
-        "kernel": "linear" if chosen is None else "gaussian",
-        "width": chosen,
-        "omits_first": best[1],
+        "kernel": "linear" if width is None else "gaussian",
+        "width": width,
+        "omits_first": omits_first,
         "ranks": ranks,
         "penalty": penalties.tolist(),
         "unexplained": {_name(*key): float(values[:, columns[ranks]].min(0).mean()) for key, values in losses.items()},
         "pairs": equations.pairs,
         "landmarks": len(scaled),
     }
-    if chosen is None:
+    if width is None:
         # Scalar products with all landmarks, each times its weight, are one product with the weighted sum of landmarks
         return Solution(block_scale, None, block_scale[:, None] * (scaled.T @ weights), bias, record)
     # The width goes into the scale, so that whoever uses the solution need not know it
-    return Solution(block_scale * np.sqrt(chosen), scaled * np.sqrt(chosen), weights, bias, record)
+    return Solution(block_scale * np.sqrt(width), scaled * np.sqrt(width), weights, bias, record)
 
 
 class _NormalEquations:
@@ -221,81 +222,77 @@ class _NormalEquations:
                     shared[key] = (x * w[:, None]).T @ x, w @ x
                 xx, x1 = shared[key]
                 terms = [xx, (w * y) @ x, x1, w @ y**2, w @ y, w.sum()]
-                before = self._sums.get((fold, dimension))
-                self._sums[fold, dimension] = (
-                    terms if before is None else [a + b for a, b in zip(before, terms, strict=True)]
-                )
+                if (before := self._sums.get((fold, dimension))) is not None:
+                    terms = [a + b for a, b in zip(before, terms, strict=True)]
+                self._sums[fold, dimension] = terms
         return self
 
     def _fold_of(self, groups: np.ndarray) -> np.ndarray:
         """Folds of groups, of even size; a group keeps its fold."""
-        new = np.array([group for group in dict.fromkeys(groups.tolist()) if group not in self._folds])
+        new = [group for group in dict.fromkeys(groups.tolist()) if group not in self._folds]
         if not self._folds and len(new) > 1:
-            unassigned = np.isin(groups, new)
             splits = GroupKFold(min(FOLDS, len(new)), shuffle=True, random_state=self._seed)
-            for fold, (_, left_out) in enumerate(splits.split(groups[unassigned], groups=groups[unassigned])):
-                self._folds |= dict.fromkeys(groups[unassigned][left_out].tolist(), fold)
+            for fold, (_, left_out) in enumerate(splits.split(groups, groups=groups)):
+                self._folds |= dict.fromkeys(groups[left_out].tolist(), fold)
         else:
             # Later portions bring new groups, when those before have their folds: these are dealt out in turn
-            self._folds |= {group: (len(self._folds) + n) % FOLDS for n, group in enumerate(new.tolist())}
+            self._folds |= {group: (len(self._folds) + n) % FOLDS for n, group in enumerate(new)}
         return np.array([self._folds[group] for group in groups.tolist()])
 
-    def _of(self, dimension: int, without: int | None = None) -> list[Any]:
+    def _summed(self, dimension: int, without: int | None = None) -> list[Any]:
         sums = [self._sums[fold, dimension] for fold in range(FOLDS) if fold != without]
         return [sum(values) for values in zip(*sums, strict=True)]
 
     @cached_property
     def losses(self) -> np.ndarray:
         """Squared error on the folds left out, as a share of the variance `(penalties, dimensions)`. After this, no
-        pairs may be added.
-
-        Raises:
-            ValueError: If a dimension has ratings in fewer than two folds.
-        """
-        losses = np.zeros((len(PENALTIES), self._dimensions))
-        decomposed: dict[int, Any] = {}
+        pairs may be added."""
+        losses, decomposed = np.zeros((len(PENALTIES), self._dimensions)), dict[int | None, Any]()
         for dimension in range(self._dimensions):
-            totals = self._of(dimension)
+            totals = self._summed(dimension)
             if sum(self._sums[fold, dimension][5] > 0 for fold in range(FOLDS)) < 2:
                 raise ValueError(f"dimension {dimension} has ratings of fewer than two groups")
             for fold in range(FOLDS):
                 xx, xy, x1, yy, y1, n = self._sums[fold, dimension]
                 if n == 0:
                     continue
-                betas, biases = self._solved(self._of(dimension, fold), fold, decomposed)
+                betas, biases = self._solved(dimension, fold, decomposed)
                 for number, (beta, bias) in enumerate(zip(betas, biases, strict=True)):
-                    # The squared error from the sums alone, as the pairs themselves are not kept
+                    # The squared error from the sums alone, as the pairs themselves are gone
                     error = yy - 2 * (beta @ xy + bias * y1) + beta @ xx @ beta + 2 * bias * (beta @ x1) + bias**2 * n
                     losses[number, dimension] += error
             variance = totals[3] - totals[4] ** 2 / totals[5]
             losses[:, dimension] /= max(variance, 1e-12)
         return losses
 
-    def _solved(self, sums: list[Any], fold: int, decomposed: dict[int, Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Weights of the coordinates, and the bias, for each penalty; the bias is not penalised."""
-        xx, xy, x1, _, y1, n = sums
-        decomposition = decomposed.get(fold)
+    def _solved(
+        self, dimension: int, without: int | None, decomposed: dict[int | None, Any]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Weights of the coordinates, and the bias, for each penalty, from all folds but one; the bias is not
+        penalised. Dimensions that are rated together share what is `decomposed` without this fold."""
+        xx, xy, x1, _, y1, n = self._summed(dimension, without)
+        decomposition = decomposed.get(without)
         if decomposition is None or not np.array_equal(decomposition[0], xx):
             # without the mean: the bias is that of centred coordinates
             values, vectors = np.linalg.eigh(xx - np.outer(x1, x1) / n)
-            decomposition = decomposed[fold] = xx, np.maximum(values, 0), vectors
+            decomposition = decomposed[without] = xx, np.maximum(values, 0), vectors
         _, values, vectors = decomposition
-        turned = vectors.T @ (xy - x1 * y1 / n)
+        rotated = vectors.T @ (xy - x1 * y1 / n)
         # The penalties are meant for all pairs, and this sum has a share of them
         scale = n / self.pairs
-        betas = (turned / (values + scale * PENALTIES[:, None])) @ vectors.T
+        betas = (rotated / (values + scale * PENALTIES[:, None])) @ vectors.T
         return betas, (y1 - betas @ x1) / n
 
     def agreement(self, portion: FeatureBatch, block_scale: np.ndarray) -> np.ndarray:
         """Spearman `(dimensions,)` between ratings that were added and the predictions for their fold when it is left
         out: the mean over folds, except those where either is constant; 0 if no fold remains."""
-        folds, best, decomposed = self._fold_of(portion.groups), self.losses.argmin(0), dict[int, Any]()
+        folds, best, decomposed = self._fold_of(portion.groups), self.losses.argmin(0), dict[int | None, Any]()
         coordinates, agreements = self._compare(portion.features * block_scale) @ self._map, np.zeros(self._dimensions)
         for dimension in range(self._dimensions):
             correlations = []
             for fold in range(FOLDS):
                 rated = (folds == fold) & ~np.isnan(portion.targets[:, dimension])
-                betas, _ = self._solved(self._of(dimension, fold), fold, decomposed)
+                betas, _ = self._solved(dimension, fold, decomposed)
                 predictions, ratings = coordinates[rated] @ betas[best[dimension]], portion.targets[rated, dimension]
                 if rated.sum() > 2 and np.ptp(predictions) > 0 and np.ptp(ratings) > 0:
                     correlations.append(np.corrcoef(rankdata(predictions), rankdata(ratings))[0, 1])
@@ -305,26 +302,21 @@ class _NormalEquations:
     def solve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Weights of the landmarks, biases and penalties of all dimensions."""
         best = self.losses.argmin(0)
-        decomposed: dict[int, Any] = {}
-        solutions = [self._solved(self._of(dimension), -1, decomposed) for dimension in range(self._dimensions)]
+        decomposed: dict[int | None, Any] = {}
+        solutions = [self._solved(dimension, None, decomposed) for dimension in range(self._dimensions)]
         betas = np.stack([betas[number] for (betas, _), number in zip(solutions, best, strict=True)], 1)
         biases = np.array([biases[number] for (_, biases), number in zip(solutions, best, strict=True)])
         return self._map @ betas, biases, PENALTIES[best]
 
 
 def fit_preferences(better: np.ndarray, worse: np.ndarray, blocks: np.ndarray, groups: np.ndarray) -> Solution:
-    """Logistic ridge regression of which response people prefer (Bradley & Terry, 1952) on differences of features.
-
-    Args:
-        better: Features of the preferred pairs `(comparisons, features)`.
-        worse: Features of the other pairs, in the same shape.
-        blocks: As in `fit`.
-        groups: As in `FeatureBatch` `(comparisons,)`.
+    """Logistic ridge regression of which response people prefer (Bradley & Terry, 1952) on differences of features
+    `(comparisons, features)`; blocks and groups are as in `fit`.
 
     Returns:
         Weights `(features, 1)` in logits; the bias is 0.
     """
-    block_scale = _reach(np.concatenate([better, worse]), blocks)
+    block_scale = _block_scale(np.concatenate([better, worse]), blocks)
     differences = (better - worse) * block_scale
     # Both directions of each comparison, and no intercept: who is named first must not matter
     features, labels = np.concatenate([differences, -differences]), np.repeat([1, 0], len(differences))
@@ -352,7 +344,7 @@ def fit_preferences(better: np.ndarray, worse: np.ndarray, blocks: np.ndarray, g
     return Solution(block_scale, None, weights[:, None], np.zeros(1), record)
 
 
-def _reach(features: np.ndarray, blocks: np.ndarray, omit_first: bool = False) -> np.ndarray:
+def _block_scale(features: np.ndarray, blocks: np.ndarray, omit_first: bool = False) -> np.ndarray:
     """Factors that make the variances of each block add up to 1 / blocks, where only blocks that vary are counted."""
     totals = np.bincount(blocks, features.var(0))
     if omit_first:

@@ -26,7 +26,7 @@ _SUFFIX = ".safetensors"
 _UNFINISHED = ".unfinished"
 _ABANDONED = 3_600.0  # seconds after which an unfinished file is taken for that of a killed process
 _SEEN_ANEW = 3_600.0  # seconds between two updates of a file's time of last use
-_KEPT_FRACTION = 0.9  # fraction of the limit that is kept when old files are deleted
+_REMAINING = 0.9  # fraction of the limit that remains when old files are deleted
 _NAME, _CHECKSUM = "name", "crc32"
 """Metadata of a file."""
 
@@ -41,16 +41,12 @@ class DiskStore:
     shapes and values, which are compared whenever it is read. A file that does not pass counts as none, is deleted, and
     is said once for the folder; whoever needs the content computes it and stores it again.
 
-    Beyond the limit, the files that were used longest ago are deleted. Where the disk is full, nothing more is stored,
+    Above the limit, the files that were used longest ago are deleted. Where the disk is full, nothing more is stored,
     and work goes on without.
     """
 
     def __init__(self, folder: Path, gigabytes: float = GIGABYTES) -> None:
-        """Open, or make, a folder that holds so many gigabytes (10^9 bytes) at most.
-
-        Raises:
-            UserError: If the folder cannot be made or the limit is not above 0.
-        """
+        """Open, or make, a folder that holds so many gigabytes (10^9 bytes) at most."""
         if not gigabytes > 0:
             raise UserError(f"cache of {gigabytes:g} GB; expected more than 0")
         try:
@@ -58,9 +54,8 @@ class DiskStore:
         except OSError as error:
             raise UserError(f"{folder}: no folder for a cache can be made here ({error.strerror})") from None
         self.folder, self._limit = folder, gigabytes * 1e9
-        self._bytes: float | None = None
-        self._full = False
-        self._said = False
+        self._bytes: float | None = None  # of all files; None = not counted yet
+        self._full = self._said = False
         self._whole: set[str] = set()  # names whose files this process has read or written
 
     def _path(self, name: str) -> Path:
@@ -108,7 +103,9 @@ class DiskStore:
             os.replace(unfinished, path)
             self._whole.add(name)
         except OSError as error:
-            self._give_up(error)
+            self._full = True
+            lost = "what is missing is computed each time"
+            say(f"{self.folder}: nothing more is stored here: {os_reason(error)}; {lost}", "yellow")
         finally:
             with suppress(OSError):
                 unfinished.unlink(missing_ok=True)
@@ -131,11 +128,6 @@ class DiskStore:
                     raise
                 path.rmdir()
 
-    def _give_up(self, error: OSError) -> None:
-        reason = os_reason(error)
-        say(f"{self.folder}: nothing more is stored here: {reason}; what is missing is computed each time", "yellow")
-        self._full = True
-
     def _make_room(self, size: int) -> None:
         """Delete the files that were used longest ago, if another file of `size` bytes exceeds the limit."""
         if self._bytes is None:
@@ -149,7 +141,7 @@ class DiskStore:
         self._bytes = size + sum(facts.st_size for _, facts in files)
         for path, facts in files:
             # Some room more than is needed, so that not every further file lists the whole folder
-            if self._bytes <= _KEPT_FRACTION * self._limit:
+            if self._bytes <= _REMAINING * self._limit:
                 break
             with suppress(OSError):
                 path.unlink()
@@ -168,11 +160,7 @@ class DiskStore:
 
 
 def _checked(data: bytes, name: str) -> dict[str, Tensor]:
-    """The tensors of a file.
-
-    Raises:
-        ValueError: If it is damaged, or not what was stored under this name.
-    """
+    """The tensors of a file; a `ValueError` if it is damaged, or not what was stored under this name."""
     try:
         tensors = load(data)
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]

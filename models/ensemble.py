@@ -19,7 +19,7 @@ MEMBER_ORIGINS = "member_provenance"
 def write_ensemble(paths: Sequence[Path], out: Path, backbone: str | None = None) -> None:
     """Write a judge folder whose score is the mean of several judges' scores: `members/01` and so on are judge folders.
 
-    Calibrations of single members are not kept: what holds for one does not hold for the mean. The folder appears
+    Calibrations of single members are dropped: what holds for one does not hold for the mean. The folder appears
     complete or not at all; `backbone` is the present place of the backbone, if not that where the first judge found it.
 
     Raises:

@@ -19,11 +19,9 @@ import transformers
 from torch import Tensor, nn
 
 from ..data_modules.audio import AudioSource, audio_hash
-from ..data_modules.errors import UserError
 from ..data_modules.schema import Pair
 from ..data_modules.stored_clips import StoredClip
 from .backbones.audio_language_model import AudioLanguageModel
-from .backbones.base import Backbone
 from .backbones.configuration import in_json
 from .backbones.inputs import Inputs
 from .backbones.layers import capture_outputs, passing_on
@@ -36,7 +34,7 @@ _VERSION = "2"
 """Changes whenever the same weights and content could give other states."""
 _SAMPLED = 64  # values of each weight
 _WHOLE, _IN_WINDOWS = "refuse", "windows by voice"
-"""Parts of names: of clips that are heard whole, and of those that are cut."""
+"""Parts of names: of clips that are read whole, and of those that are cut."""
 _OTHER_PARTS = ("text_config", "vision_config")
 """Parts of a configuration that an audio tower does not read."""
 
@@ -55,7 +53,7 @@ class ClipStates:
         self._names: dict[Hashable, str] = {}
 
     def name(self, source: AudioSource, in_windows: bool = False) -> str:
-        """The name under which a clip is stored that is heard whole, or in several windows.
+        """The name under which a clip is stored that is read whole, or in several windows.
 
         Raises:
             AudioError: If its file cannot be read.
@@ -64,11 +62,7 @@ class ClipStates:
 
     def get(self, source: AudioSource, long_clips: LongClips | None = None) -> EncodedClip | None:
         """Audio states of a clip; None where they are not stored. `long_clips` = whether a long one may be in windows;
-        None = as in training.
-
-        Raises:
-            AudioError: If its file cannot be read.
-        """
+        None = as in training. Raises as `name`."""
         stored = self.store.get(self.name(source))
         if stored is None and (long_clips or self._long_clips) == "window":
             stored = self.store.get(self.name(source, in_windows=True))
@@ -102,10 +96,9 @@ class ClipStates:
         return self._long_clips == "window" and self.name(source, in_windows=True) in self.store
 
     def _content(self, source: AudioSource) -> str:
-        """Hash of a clip; a file is read once, unless it was changed."""
         if not isinstance(source, str | Path):
             return source.sha256 if isinstance(source, StoredClip) else audio_hash(source)
-        key = known_by(source)
+        key = known_by(source)  # a file is read once, unless it was changed
         if key not in self._names:
             self._names[key] = audio_hash(source)
         return self._names[key]
@@ -115,9 +108,7 @@ class PairStates:
     """Hidden states of pairs where they enter a layer of the language model, computed once by the layers below it."""
 
     def __init__(self, judge: EmpathyJudge, clips: ClipStates, first: int, precision: str) -> None:
-        """Cache what the layers below `first`, where nothing is trained, compute in a precision (as the trainer calls
-        it).
-        """
+        """Cache what the layers below `first`, where nothing is trained, compute in a precision of the trainer."""
         assert isinstance(judge.backbone, AudioLanguageModel)
         self._judge, self._clips, self.first = judge, clips, first
         path = judge.backbone.parts["language_model"].layers
@@ -146,11 +137,7 @@ class PairStates:
         return self._backbone.layers[: self.first]
 
     def name(self, pair: Pair) -> str:
-        """The name under which a pair is stored.
-
-        Raises:
-            AudioError: If a file cannot be read.
-        """
+        """The name under which a pair is stored; raises as `ClipStates.name`."""
         return _hash(self._lower, self._text(pair), *(self._clips.name(source) for source in pair.clips))
 
     def _text(self, pair: Pair) -> str:
@@ -168,9 +155,7 @@ class PairStates:
 
     @torch.no_grad()
     def compute(self, pairs: Sequence[Pair], inputs: Inputs) -> None:
-        """Run the layers below on the inputs of these pairs, which are on the judge's device, and store what they
-        compute.
-        """
+        """Run the layers below on the inputs of these pairs, on the judge's device, and store what they compute."""
         hidden = states_entering(self._backbone, inputs, self.first).cpu()
         mask, response = inputs.attention_mask.bool().cpu(), inputs.response_mask.cpu()
         weights = torch.eye(len(pairs)) if inputs.window_weights is None else inputs.window_weights.cpu()
@@ -232,33 +217,6 @@ def states_entering(backbone: AudioLanguageModel, inputs: Inputs, first: int) ->
     return passed_on[0]
 
 
-def check_split(backbone: Backbone, inputs: Inputs, first: int) -> None:
-    """Check on a batch that the model split at a layer computes the same as in one pass.
-
-    Raises:
-        UserError: If they do not: this family's layers hand on more than hidden states.
-    """
-    assert isinstance(backbone, AudioLanguageModel)
-    # Without packing, which rounds differently: stored states are not packed either
-    whole = backbone.hidden_states(replace(inputs, packed=None))
-    refusal = UserError(
-        f"cache: layers: backbone {backbone.name} cannot be entered at layer {first}: its layers pass on more than one "
-        "state for each token; expected audio or none"
-    )
-    try:
-        hidden = states_entering(backbone, inputs, first)
-        if hidden.shape != whole.shape:
-            raise refusal
-        split = backbone.hidden_states(replace(inputs, clips=None, audio_states=None, hidden=hidden, first=first))
-    # Layers that miss what the ones below would have handed on fail in ways of their own
-    except (TypeError, LookupError, RuntimeError):
-        raise refusal from None
-    real = inputs.attention_mask.bool()
-    difference = (whole - split)[real].float().abs().max()
-    if not difference <= 1e-3 * whole[real].float().abs().max():
-        raise refusal
-
-
 def _of_rows(name: str, stored: Sequence[Mapping[str, Tensor]]) -> Tensor | None:
     """The stored features of this name of the responses and contexts of all rows, one below the other."""
     return torch.cat([tensors[name].flatten(0, 1) for tensors in stored]) if name in stored[0] else None
@@ -278,10 +236,10 @@ def _padded(rows: Sequence[Tensor], side: str) -> Tensor:
 
 
 def _set_up(judge: EmpathyJudge, policy: str) -> str:
-    """Hash of all that the results depend on beside the weights, such as the policy for long clips."""
+    """Hash of all that the results depend on, without the weights, such as the policy for long clips."""
     settings, name = judge.settings, type(judge.network).__name__
     read = settings.head_input
-    of_clips = [read.audio, str(read.functionals)] if read.of_clips else []  # stored beside the states
+    of_clips = [read.audio, str(read.functionals)] if read.of_clips else []  # stored with the states
     norm = [] if settings.depth_norm else ["without the norm behind the last layer"]
     return _hash(_VERSION, transformers.__version__, name, settings.attention, policy, *of_clips, *norm)
 

@@ -1,7 +1,7 @@
 """What the head reads of a pair: the pooled state of the language model, and how the clips themselves sound.
 
 A language model keeps of the audio what it needs to answer; the layers of the audio encoder hold the rest of the
-delivery. Their statistics over time go to the head beside the pooled state, mixed by one learned weight for each layer
+delivery. Their statistics over time go to the head with the pooled state, mixed by one learned weight for each layer
 as in SUPERB (Yang et al., 2021). Measures of the signal itself go to the head, too, where they are asked for. Padding
 never counts, whatever its side. Where a long clip is cut, a pair is read in several rows, one for each combination of
 windows of its clips.
@@ -20,31 +20,41 @@ from .backbones.inputs import Inputs
 from .settings import BuiltHeadInput, PoolingName
 
 _NEVER = 1e30
-_FURTHEST = 5.0  # standard deviations: values beyond are clipped, since such a clip is unlike all of training
+_FURTHEST = 5.0  # standard deviations: larger values are clipped, since such a clip is unlike all of training
 
 
-class LastToken(nn.Module):
+class Pooling(nn.Module):
+    """From the states of tokens to one vector for each row."""
+
+    reads_response_only = False
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
+        """Pool `(batch, tokens, hidden)` to `(batch, hidden)`; states at padding may be NaN."""
+        raise NotImplementedError
+
+
+class LastToken(Pooling):
     """The hidden state of the last real token, found through the mask and not by position or padding id."""
 
     def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
-        """Pool `(batch, tokens, hidden)` to `(batch, hidden)`."""
         positions = torch.arange(hidden.shape[1], device=hidden.device)
         # The largest position that is real, whichever side the padding is on
         last = (attention_mask * (positions + 1)).argmax(-1)
         return hidden[torch.arange(hidden.shape[0], device=hidden.device), last]
 
 
-class ResponseMean(nn.Module):
+class ResponseMean(Pooling):
     """The mean over the audio tokens of the response."""
 
+    reads_response_only = True
+
     def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
-        """Pool `(batch, tokens, hidden)` to `(batch, hidden)`."""
         # where() and not multiplication: states at padding may be NaN
         audio = torch.where(response_mask[..., None], hidden, torch.zeros((), dtype=hidden.dtype, device=hidden.device))
         return audio.sum(1) / response_mask.sum(1, keepdim=True)
 
 
-class Attention(nn.Module):
+class Attention(Pooling):
     """A mean over all real tokens with learned weights: softmax of a linear score."""
 
     def __init__(self, hidden_size: int) -> None:
@@ -54,34 +64,21 @@ class Attention(nn.Module):
         nn.init.zeros_(self.score.bias)
 
     def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
-        """Pool `(batch, tokens, hidden)` to `(batch, hidden)`."""
         real = attention_mask.bool()
         hidden = torch.where(real[..., None], hidden, torch.zeros((), dtype=hidden.dtype, device=hidden.device))
         weights = self.score(hidden)[..., 0].masked_fill(~real, -torch.inf).softmax(-1)
         return (weights[..., None] * hidden).sum(1)
 
 
-class LayerMix(ResponseMean):
-    """The mean over the audio tokens of the response in every layer that is read, mixed by learned weights as in SUPERB
-    (Yang et al., 2021). Each layer is normalised first: states grow from layer to layer."""
-
-    def __init__(self, layers: int) -> None:
-        super().__init__()
-        self.layer_weights = nn.Parameter(torch.zeros(layers))
-
-    def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
-        """Pool `(batch, tokens, layers * hidden)`, one layer beside the other, to `(batch, hidden)`."""
-        pooled = super().forward(hidden, attention_mask, response_mask).unflatten(-1, (len(self.layer_weights), -1))
-        return (self.layer_weights.softmax(0)[:, None] * layer_norm(pooled, pooled.shape[-1:])).sum(1)
-
-
-def build_pooling(name: PoolingName, hidden_size: int, layers: int) -> nn.Module:
-    """The pooling of that name, for states of this size from this number of layers."""
-    if name == "attention":
-        return Attention(hidden_size)
-    if name == "layer_mix":
-        return LayerMix(layers)
-    return {"last_token": LastToken, "response_mean": ResponseMean}[name]()
+def build_pooling(name: PoolingName, hidden_size: int) -> Pooling:
+    """The pooling of that name, for states of this size."""
+    match name:
+        case "last_token":
+            return LastToken()
+        case "response_mean":
+            return ResponseMean()
+        case "attention":
+            return Attention(hidden_size)
 
 
 class HeadInput(nn.Module):
@@ -94,9 +91,7 @@ class HeadInput(nn.Module):
     """
 
     def __init__(self, settings: BuiltHeadInput, hidden_size: int, layer_sizes: tuple[int, int]) -> None:
-        """Start without standardisation and with equal weights of all layers of the audio encoder. `layer_sizes` = the
-        number of these layers, and the width of each.
-        """
+        """`layer_sizes` = number and width of the layers of the audio encoder, whose weights are equal at first."""
         super().__init__()
         self.settings, self._of_clips = settings, settings.of_clips
         layers, width = layer_sizes
@@ -130,8 +125,7 @@ class HeadInput(nn.Module):
 
     def forward(self, pooled: Tensor, inputs: Inputs) -> Tensor:
         """Features `(pairs, size)`, float32, from the pooled states `(rows, hidden)` and the inputs of the same rows. A
-        pair that is read in windows gets the weighted mean of its rows.
-        """
+        pair that is read in windows gets the weighted mean of its rows."""
         features = self.standardised(pooled, *self.raw(inputs)) if self._of_clips else pooled
         if inputs.window_weights is not None:
             features = inputs.window_weights @ features
@@ -160,8 +154,7 @@ class HeadInput(nn.Module):
 
     def standardised(self, pooled: Tensor, layers: Tensor | None, functionals: Tensor | None) -> Tensor:
         """Features of all blocks `(rows, features)` from the pooled states `(rows, hidden)` and from `raw`, before they
-        are compared with landmarks.
-        """
+        are compared with landmarks."""
         features = [layer_norm(pooled, pooled.shape[-1:])]
         if layers is not None:
             weights = self.layer_weights.softmax(0)[:, None, None]
@@ -177,8 +170,7 @@ class HeadInput(nn.Module):
     @torch.no_grad()
     def standardise(self, layers: Tensor | None, functionals: Tensor | None) -> None:
         """Take mean and standard deviation of these rows (of `raw`, two or more, on the CPU: some GPUs have no float64)
-        as the scale of what is read of the clips.
-        """
+        as the scale of what is read of the clips."""
         for name, values in (("layers", layers), ("functionals", functionals)):
             if values is not None:
                 known = ~values.isnan()

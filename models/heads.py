@@ -32,27 +32,22 @@ _SMALLEST_DEVIATION = 1e-6  # rating points: members that agree exactly still gi
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a head computes of a batch, float32.
+    """What a head computes of a batch, float32."""
 
-    Attributes:
-        score: Rating points inside the scale `(batch, dimensions)`.
-        deviation: Standard deviation around the score in rating points `(batch, dimensions)`, above 0: of the target (a
-            Gaussian head) or of single ratings (heads over the steps of a scale). It is not calibrated;
-            `models.calibration` turns it into a standard error that held on held-out ratings. None where a head has
-            none.
-        log_probabilities: Of each step of the scale, the lowest first `(batch, dimensions, steps)`; of steps that only
-            a longer scale has, the lowest finite number. None where a head predicts no distribution.
-        thresholds: Logits of the ordinal head `(batch, dimensions, steps - 1)`: of a rating above each step among those
-            that reached it.
-    """
-
-    score: Tensor
+    score: Tensor  # rating points inside the scale `(batch, dimensions)`
+    # standard deviation around the score in rating points `(batch, dimensions)`, above 0: of the target (a Gaussian
+    # head) or of single ratings (heads over the steps of a scale). It is not calibrated; `models.calibration` turns it
+    # into a standard error that held on held-out ratings. None where a head has none.
     deviation: Tensor | None = None
+    # of each step of the scale, the lowest first `(batch, dimensions, steps)`; of steps that only a longer scale has,
+    # the lowest finite number. None where a head predicts no distribution.
     log_probabilities: Tensor | None = None
+    # logits of the ordinal head `(batch, dimensions, steps - 1)`: of a rating above each step among those that reached
+    # it
     thresholds: Tensor | None = None
 
     @classmethod
-    def kept(cls, score: Tensor, deviation: Tensor) -> Prediction:
+    def from_stored(cls, score: Tensor, deviation: Tensor) -> Prediction:
         """From stored score and deviation: without a deviation where it is NaN throughout."""
         return cls(score, None if deviation.isnan().all() else deviation)
 
@@ -67,7 +62,7 @@ def combine(predictions: Sequence[Prediction]) -> Prediction:
     from it.
 
     The variance is the mean of the members' own variances, where heads have one, plus the variance of their scores
-    (divisor: members - 1), as in deep ensembles (Lakshminarayanan et al., 2017). Distributions over steps are not kept.
+    (divisor: members - 1), as in deep ensembles (Lakshminarayanan et al., 2017). It has no distribution over steps.
     """
     scores = torch.stack([prediction.score for prediction in predictions])
     variance = scores.var(0, correction=1)
@@ -90,7 +85,7 @@ class ScaleRange(nn.Module):
         return (points - self.minimum) / self.span
 
     def logits(self, means: Tensor) -> Tensor:
-        """Logits of normalised mean ratings `(dimensions,)`, kept 2 % off the ends, where they are infinite."""
+        """Logits of normalised mean ratings `(dimensions,)`, at least 2 % off the ends, where they are infinite."""
         return torch.logit(self.normalise(means).clamp(0.02, 0.98))
 
     def per_point(self, means: Tensor) -> Tensor:
@@ -100,19 +95,9 @@ class ScaleRange(nn.Module):
 
 
 class ScaleSteps(nn.Module):
-    """The scores that raters can give, of several scales side by side.
-
-    Attributes:
-        values: Rating points `(dimensions, steps)`, the lowest first; a shorter scale goes on beyond its maximum.
-        exists: False there `(dimensions, steps)`.
-    """
+    """The scores that raters can give, of several scales side by side."""
 
     def __init__(self, head: str, dimensions: Sequence[Dimension]) -> None:
-        """Take the steps of these scales.
-
-        Raises:
-            UserError: If a scale has no steps; the text names the `head` that needs them.
-        """
         super().__init__()
         for dimension in dimensions:
             if dimension.step is None:
@@ -124,6 +109,8 @@ class ScaleSteps(nn.Module):
         index = torch.arange(int(counts.max()))
         minimum = torch.tensor([dimension.minimum for dimension in dimensions])
         step = torch.tensor([dimension.step for dimension in dimensions])
+        # Rating points, the lowest first; a shorter scale goes on above its maximum, where `exists` is False. Both
+        # `(dimensions, steps)`
         self.values = nn.Buffer(minimum[:, None] + step[:, None] * index, persistent=False)
         self.exists = nn.Buffer(index < counts[:, None], persistent=False)
 
@@ -153,13 +140,9 @@ class ScaleSteps(nn.Module):
 
 
 class Head(nn.Module):
-    """Layer norm and linear layer; subclasses define what the outputs of the linear layer mean.
+    """Layer norm and linear layer; subclasses define what the outputs of the linear layer mean."""
 
-    Attributes:
-        OUTPUT: How scores are computed, for `judge.json`.
-    """
-
-    OUTPUT: str
+    OUTPUT: str  # how scores are computed, for `judge.json`
 
     def __init__(self, features: int, outputs: int, standardised: bool) -> None:
         super().__init__()
@@ -211,7 +194,6 @@ class RegressionHead(Head):
         self.range = ScaleRange(dimensions)
 
     def predict(self, features: Tensor) -> Prediction:
-        """Scores alone."""
         return Prediction(self.range.minimum + self.range.span * torch.sigmoid(self.linear(features)))
 
     @torch.no_grad()
@@ -238,7 +220,6 @@ class GaussianHead(Head):
         self.range = ScaleRange(dimensions)
 
     def predict(self, features: Tensor) -> Prediction:
-        """Scores and deviations."""
         mean = self.linear(features).unflatten(-1, (-1, 2))[..., 0]
         spread = self.linear(features.detach()).unflatten(-1, (-1, 2))[..., 1]
         deviation = self.range.span * (_LEAST_DEVIATION + softplus(spread))
@@ -246,15 +227,14 @@ class GaussianHead(Head):
 
     @torch.no_grad()
     def start_at(self, means: Tensor) -> None:
-        """See `Head`; the deviation starts at about a sixth of the scale."""
         mean = self.range.logits(means)
-        # The inverse of `softplus`
+        # The inverse of `softplus`: the deviation starts at about a sixth of the scale
         spread = torch.full_like(mean, math.log(math.expm1(_INITIAL_DEVIATION - _LEAST_DEVIATION)))
         self.linear.bias.copy_(torch.stack([mean, spread], dim=-1).flatten())
 
     def per_point(self, means: Tensor) -> Tensor:
-        """See `Head`; the deviation stays the same for all pairs."""
         rise = self.range.per_point(means)
+        # The deviation stays the same for all pairs
         return torch.stack([rise, torch.zeros_like(rise)], -1)
 
 
@@ -269,23 +249,21 @@ class HistogramHead(Head):
         self.steps = steps
 
     def predict(self, features: Tensor) -> Prediction:
-        """Scores, deviations and log probabilities of the steps."""
         logits = self.linear(features).unflatten(-1, self.steps.values.shape)
         return self.steps.predict(torch.log_softmax(logits.masked_fill(~self.steps.exists, _LOWEST), dim=-1))
 
     @torch.no_grad()
     def start_at(self, means: Tensor) -> None:
-        """See `Head`: a wide bell around the means."""
         self.linear.bias.copy_(self.steps.bell(means).flatten())
 
     def per_point(self, means: Tensor) -> Tensor:
-        """See `Head`: the bell moves."""
+        # The bell moves
         return (self.steps.values - means[:, None]) / self.steps.bell_width[:, None].square()
 
 
 class CornHead(Head):
     """Conditional ordinal regression (CORN, Shi, Cao & Raschka 2021): at each threshold, the probability that a rating
-    goes beyond it, given that it reached the step before.
+    is above it, given that it reached the step before.
 
     The logits are independent of each other, and any values of them give a distribution over the steps.
     """
@@ -298,26 +276,24 @@ class CornHead(Head):
         self.steps = steps
 
     def predict(self, features: Tensor) -> Prediction:
-        """Scores, deviations, log probabilities of the steps and logits of the thresholds."""
         thresholds = self.linear(features).unflatten(-1, (-1, len(self.steps) - 1))
-        # nobody goes beyond the last step that exists
+        # nothing is above the last step that exists
         further = torch.where(self.steps.exists[:, 1:], thresholds, -_CERTAIN)
-        # A rating is at a step if it went beyond all before it, and not beyond this one
+        # A rating is at a step if it is above all before it, and not above this one
         reached = pad(running_sum(logsigmoid(further)), (1, 0))
         stays = pad(logsigmoid(-further), (0, 1))
         return self.steps.predict(reached + stays, thresholds)
 
     @torch.no_grad()
     def start_at(self, means: Tensor) -> None:
-        """See `Head`: a wide bell around the means."""
         probabilities = self.steps.bell(means).masked_fill(~self.steps.exists, -torch.inf).softmax(-1)
         reached = running_sum(probabilities.flip(-1)).flip(-1)
-        # Kept off 0 and 1, where a logit is infinite
+        # Off 0 and 1, where a logit is infinite
         further = (reached[:, 1:] / reached[:, :-1].clamp(min=1e-12)).clamp(1e-3, 1 - 1e-3)
         self.linear.bias.copy_(torch.logit(further).flatten())
 
     def per_point(self, means: Tensor) -> Tensor:
-        """See `Head`: all thresholds become easier to pass by the same amount."""
+        # All thresholds become easier to pass by the same amount
         return (2 / self.steps.bell_width[:, None]).expand(-1, len(self.steps) - 1)
 
 

@@ -39,13 +39,19 @@ from ..data_modules.yaml_files import read_yaml
 from . import CHECKPOINTS, CONFIG_FILE, JUDGE_FILE, NANO
 
 _NO_LOGIN = "not logged in: set HF_TOKEN or run `hf auth login`"
-_KINDS = ["*.json", "*.jinja", "*.md", "*.model", "*.safetensors", "*.txt"]
-"""Files that are downloaded: no other files of a judge are read, and code is never run."""
+# No other files of a judge are read, and code is never run
+_DOWNLOADED = ["*.json", "*.jinja", "*.md", "*.model", "*.safetensors", "*.txt"]
 
 
 def is_hub_name(name: str) -> bool:
     """Whether a name has the form ``OWNER/NAME``."""
     return "/" in name and _may_be_on_hub(name)
+
+
+def check_hub_name(name: str) -> None:
+    """Raise a `UserError` if a name does not have the form ``OWNER/NAME``."""
+    if not is_hub_name(name):
+        raise UserError(f"{name!r}: expected OWNER/NAME on the hub")
 
 
 def _may_be_on_hub(name: str) -> bool:
@@ -63,24 +69,18 @@ def is_judge(path: Path) -> bool:
 
 
 def check_judge(path: Path) -> None:
-    """Check that there is a judge, as `is_judge` says.
-
-    Raises:
-        UserError: If not.
-    """
+    """Raise a `UserError` if there is no judge, as `is_judge` says."""
     if not is_judge(path):
         raise UserError(f"{path}: expected a judge folder (with {JUDGE_FILE}), a run folder or a checkpoint")
 
 
 def require_judge(path: Path, backbone: str | None = None) -> None:
-    """Check that a judge and the backbone that it was trained on (or the one it is loaded on now) are available, as far
-    as their names tell.
+    """Check that a judge and its backbone (or the one it is loaded on now) are available, as far as their names tell.
 
     Commands call this before they load torch, which takes seconds. Files are checked when they are loaded.
 
     Raises:
-        UserError: As `judge_folder` and `require_backbone`; also if there is no judge folder, run folder, checkpoint or
-            `OWNER/NAME` of that name.
+        UserError: As `judge_folder` and `require_backbone`; also if there is no judge of that name.
     """
     if not os.path.exists(path) and is_hub_name(path.as_posix()):
         require_hub(path.as_posix(), None, path.as_posix(), JUDGE_FILE)
@@ -95,11 +95,7 @@ def require_judge(path: Path, backbone: str | None = None) -> None:
 
 
 def _settings_of(path: Path) -> dict[str, Any]:
-    """The settings from which a judge was built, as far as they can be read without torch; empty where they cannot.
-
-    Raises:
-        UserError: As `check_judge`.
-    """
+    """The settings from which a judge was built, as far as they can be read without torch; empty where they cannot."""
     check_judge(path)
     run = path.parent.parent if path.is_file() else path
     try:
@@ -128,8 +124,7 @@ def require_hub(name: str, revision: str | None, what: str, file: str = "config.
     """Check that a model on the hub is available: the hub answers, or the cache has a copy. A folder needs no hub.
 
     Libraries try six times for each file, half a minute in all. Here one attempt is made, for the one `file` that every
-    such model has, at most `HF_HUB_ETAG_TIMEOUT` seconds long (10 by default). Where the hub does not answer and the
-    cache has the model, this process works as with ``HF_HUB_OFFLINE=1`` from then on.
+    such model has, at most `HF_HUB_ETAG_TIMEOUT` seconds long (10 by default).
 
     Raises:
         UserError: If neither has it; the error begins with `what`.
@@ -142,6 +137,7 @@ def require_hub(name: str, revision: str | None, what: str, file: str = "config.
     if not offline and _hub_answers(name, revision, file):
         return
     if isinstance(try_to_load_from_cache(name, file, revision=revision), str):
+        # As with HF_HUB_OFFLINE=1, which is read at import alone: each file would wait for the hub again
         constants.HF_HUB_OFFLINE = True
         return
     reason = "HF_HUB_OFFLINE is set" if offline else f"the hub cannot be reached ({constants.ENDPOINT})"
@@ -152,17 +148,18 @@ def require_hub(name: str, revision: str | None, what: str, file: str = "config.
 
 
 def _hub_answers(name: str, revision: str | None, file: str) -> bool:
-    """Whether a request is answered in time; in a thread of its own, since name resolution has no time limit."""
     answered, patience = threading.Event(), constants.HF_HUB_ETAG_TIMEOUT
 
     def ask() -> None:
         try:
             get_hf_file_metadata(hf_hub_url(name, file, revision=revision), timeout=patience)
-        except (HTTPError, OSError) as error:
-            if not isinstance(error, HfHubHTTPError):
-                return
+        except HfHubHTTPError:
+            pass  # an answer
+        except (HTTPError, OSError):
+            return
         answered.set()
 
+    # In a thread, as name resolution has no time limit
     asking = threading.Thread(target=ask, name="hub", daemon=True)
     asking.start()
     asking.join(patience)
@@ -183,7 +180,7 @@ def judge_folder(path: Path, revision: str | None = None) -> Path:
         return path
     require_hub(name, revision, name, JUDGE_FILE)
     with _one_line(f"{name}: no such folder, and no judge on the hub"):
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=_KINDS))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=_DOWNLOADED))
     if not (folder / JUDGE_FILE).is_file():
         raise UserError(f"{name}: no judge on the hub: it has no {JUDGE_FILE}")
     return folder
@@ -206,41 +203,27 @@ def push_to_hub(folder: Path, name: str, private: bool) -> str:
     return str(repository)
 
 
-def check_hub_name(name: str) -> None:
-    """Check that a name has the form of one on the hub.
-
-    Raises:
-        UserError: If it does not.
-    """
-    if not is_hub_name(name):
-        raise UserError(f"{name!r}: expected OWNER/NAME on the hub")
-
-
 @contextmanager
 def _one_line(what: str) -> Iterator[None]:
-    """Turn errors of the hub into one line that helps a user; nothing of a request or its headers is repeated.
-
-    Raises:
-        UserError: For each of them.
-    """
+    """Turn errors of the hub into one line, without the request or its headers, which may hold a token."""
     try:
         yield
     except (HTTPError, OSError, LocalTokenNotFoundError) as error:
-        raise UserError(f"{what}: {_meaning(error)}") from None
-
-
-def _meaning(error: Exception) -> str:
-    if isinstance(error, RepositoryNotFoundError):
-        return "not found; expected a public one, or `hf auth login` by who may see it"
-    if isinstance(error, RevisionNotFoundError):
-        return "no such revision; expected a commit, tag or branch of it"
-    if isinstance(error, HfHubHTTPError):
-        status = error.response.status_code
-        return {401: _NO_LOGIN, 403: "this login has no right to it"}.get(status, f"the hub answered {status}")
-    if isinstance(error, LocalTokenNotFoundError):
-        return _NO_LOGIN
-    if isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled):
-        return "the hub cannot be reached (or HF_HUB_OFFLINE is set) and no copy is in the cache"
-    if isinstance(error, HTTPError | ConnectionError):
-        return f"the hub cannot be reached ({type(error).__name__})"
-    return f"{type(error).__name__} {getattr(error, 'strerror', None) or ''}".rstrip()
+        match error:
+            case RepositoryNotFoundError():
+                meaning = "not found; expected a public one, or `hf auth login` by who may see it"
+            case RevisionNotFoundError():
+                meaning = "no such revision; expected a commit, tag or branch of it"
+            case HfHubHTTPError():
+                status = error.response.status_code
+                known = {401: _NO_LOGIN, 403: "this login has no right to it"}
+                meaning = known.get(status, f"the hub answered {status}")
+            case LocalTokenNotFoundError():
+                meaning = _NO_LOGIN
+            case LocalEntryNotFoundError() | OfflineModeIsEnabled():
+                meaning = "the hub cannot be reached (or HF_HUB_OFFLINE is set) and no copy is in the cache"
+            case HTTPError() | ConnectionError():
+                meaning = f"the hub cannot be reached ({type(error).__name__})"
+            case _:
+                meaning = f"{type(error).__name__} {getattr(error, 'strerror', None) or ''}".rstrip()
+        raise UserError(f"{what}: {meaning}") from None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -20,18 +20,18 @@ from ..data_modules.prosody import RATE, voiced_shares
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.base import Backbone, Checkpoint
-from .backbones.inputs import Clips, Inputs
+from .backbones.inputs import Clips, Inputs, Movable
 from .backbones.layers import LayerStatistics, no_tf32
 from .head_input import HeadInput, build_pooling
 from .heads import Head, Prediction, build_head
 from .lora import PeftModel, adapt, trained_in_full, weights_of
 from .settings import BuiltSettings, JudgeSettings, LongClips
 
-POOLINGS_OF_RESPONSE = ("response_mean", "layer_mix")
-"""Poolings that read the states of the response alone."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OWN = ("head.", "head_input.", "pooling.")
 """Prefixes of the names of a judge's own weights, which no backbone has."""
+
+Moved = TypeVar("Moved", bound=Movable)
 
 
 class WindowFacts(NamedTuple):
@@ -112,13 +112,13 @@ class EmpathyJudge(nn.Module):
         self.network = self.backbone.network  # registers its weights with this module
         # PEFT's model holds the whole network: as a module of its own it would register each weight a second time
         self.adapter: tuple[PeftModel | None] = (adapt(self.backbone, settings.lora),)
-        if settings.pooling == "layer_mix":
-            self.backbone.return_every_layer()
-        self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size, len(self.backbone.layers))
+        self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size)
         self.head_input = HeadInput(settings.head_input, self.backbone.hidden_size, self.backbone.layer_sizes)
         self._of_clips = settings.head_input.of_clips
         self.head: Head = build_head(settings.head, self.head_input.size, dimensions, standardised=self._of_clips)
         self.trains_tower = settings.lora.trains_tower  # audio states depend on weights that training changes
+        # Only some families pad clips with silence that has tokens: for others the two numbers are one
+        self._pads_clips = type(self.backbone).real_audio_tokens is not Backbone.real_audio_tokens
         self._spread = device_map is not None
         if self._spread:  # inputs go to the head's device, and are read on the backbone's first device
             device = next(weight.device for weight in self.network.parameters() if not weight.is_meta)
@@ -142,7 +142,7 @@ class EmpathyJudge(nn.Module):
         return self.predict(inputs).score
 
     def predict(self, inputs: Inputs) -> Prediction:
-        """Scores and what the head knows beside them `(pairs, dimensions)`, float32."""
+        """Scores and what else the head knows of them `(pairs, dimensions)`, float32."""
         return self.head(self.pooled(inputs))
 
     def pooled(self, inputs: Inputs) -> Tensor:
@@ -187,7 +187,8 @@ class EmpathyJudge(nn.Module):
             encoded = [audio[source] for source in distinct]
             facts = [[WindowFacts(len(own.states), *own[1:3], own.functionals) for own in clip] for clip in encoded]
             states = torch.cat([own.states for clip in encoded for own in clip])
-            layers = _stacked([own.layers for clip in encoded for own in clip])
+            if self.settings.head_input.audio != "none":
+                layers = torch.stack([own.layers for clip in encoded for own in clip if own.layers is not None])
         windows = list(itertools.chain(*facts))
         if len(windows) == len(distinct):  # nearly always: no clip is cut, and a pair is one row
             place = {source: number for number, source in enumerate(distinct)}
@@ -207,6 +208,9 @@ class EmpathyJudge(nn.Module):
         padding = last - torch.tensor([windows[row[-1]].real for row in rows])[:, None]
         tokens = torch.arange(sum(window.tokens for window in windows)).split([window.tokens for window in windows])
         clip_rows = [[row[-1], row[-2] if len(row) > 1 else -1] for row in rows]
+        functionals = None
+        if self.settings.head_input.functionals:
+            functionals = torch.stack([window.functionals for window in windows if window.functionals is not None])
         inputs = Inputs(
             input_ids=ids,
             attention_mask=mask,
@@ -216,7 +220,7 @@ class EmpathyJudge(nn.Module):
             clips=clips,
             audio_states=states,
             layers=layers,
-            functionals=_stacked([window.functionals for window in windows]),
+            functionals=functionals,
             clip_rows=torch.tensor(clip_rows) if self._of_clips else None,
             window_weights=weights,
             padding_last=self.settings.padding_side == "right",
@@ -230,7 +234,7 @@ class EmpathyJudge(nn.Module):
         depend on what follows.
         """
         ids, mask, is_audio = self.backbone.prepare_text(pairs, audio_tokens, self.settings.padding_side)
-        if self.settings.pooling in POOLINGS_OF_RESPONSE:
+        if self.pooling.reads_response_only:
             mask = mask * is_audio.flip(-1).cummax(-1).values.flip(-1)
             read = mask.bool().any(0)
             ids, mask, is_audio = ids[:, read], mask[:, read], is_audio[:, read]
@@ -269,7 +273,8 @@ class EmpathyJudge(nn.Module):
         known, key = self._known_questions, (pair.situation, tuple(turn.role for turn in pair.context))
         if isinstance(pair.situation, str | None) and (remembered := known.get(key)) is not None:
             return remembered
-        self.backbone.check_situation(pair.situation)
+        if pair.situation is not None:
+            self.backbone.check_situation(pair.situation)
         clips = len(pair.context) + 1
         _, mask, _ = self.ask([pair], [[1] * clips])
         tokens = int(mask.sum()) - clips
@@ -285,12 +290,16 @@ class EmpathyJudge(nn.Module):
         number = 1 if long_clips == "refuse" else max(1, math.ceil(samples / limit))
         return number, math.ceil(samples / number)
 
+    def on_device(self, inputs: Moved) -> Moved:
+        """Inputs, which are built on the CPU, where the judge is."""
+        return inputs if self.device.type == "cpu" else inputs.to(self.device)
+
     @torch.no_grad()
     def encode_clips(self, clips: Sequence[Sequence[np.ndarray]]) -> list[EncodedClip]:
         """Encode decoded clips, each a list of windows, with the audio tower as it is now; the result is on the CPU."""
         windows = list(itertools.chain(*self._facts(clips)))
         prepared = self.backbone.prepare_clips(list(itertools.chain(*clips)))
-        states, layers = self._encoded(prepared.to(self.device))
+        states, layers = self._encoded(self.on_device(prepared))
         of_windows = states.cpu().split([window.tokens for window in windows])
         of_layers = [None] * len(windows) if layers is None else layers.cpu()
         encoded = (
@@ -301,21 +310,19 @@ class EmpathyJudge(nn.Module):
 
     def _facts(self, clips: Sequence[Sequence[np.ndarray]]) -> list[list[WindowFacts]]:
         """What the host knows of the windows of each clip."""
-        backbone, facts = self.backbone, []
+        backbone, rate, facts = self.backbone, self.backbone.sampling_rate, []
         for windows in clips:
-            weights = [1.0] if len(windows) == 1 else voiced_shares(windows, backbone.sampling_rate)
-            measured: list[Tensor | None] = [None] * len(windows)
-            if self.settings.head_input.functionals:
-                from ..data_modules.functionals import delivery  # with tables that most judges do without
+            weights = [1.0] if len(windows) == 1 else voiced_shares(windows, rate)
+            of_clip = []
+            for samples, weight in zip(windows, weights, strict=True):
+                measures, tokens = None, backbone.audio_tokens(len(samples))
+                real = backbone.real_audio_tokens(len(samples)) if self._pads_clips else tokens
+                if self.settings.head_input.functionals:
+                    from ..data_modules.functionals import delivery  # with tables that most judges do without
 
-                at_rate = (resample(samples, backbone.sampling_rate, RATE) for samples in windows)
-                measured = [torch.from_numpy(delivery(samples)).float() for samples in at_rate]
-            facts.append(
-                [
-                    WindowFacts(backbone.audio_tokens(len(own)), backbone.real_audio_tokens(len(own)), weight, measures)
-                    for own, weight, measures in zip(windows, weights, measured, strict=True)
-                ]
-            )
+                    measures = torch.from_numpy(delivery(resample(samples, rate, RATE))).float()
+                of_clip.append(WindowFacts(tokens, real, weight, measures))
+            facts.append(of_clip)
         return facts
 
     def _encoded(self, clips: Clips) -> tuple[Tensor, Tensor | None]:
@@ -437,9 +444,3 @@ def _in_windows(
     # a row weighs the product of its windows; those of a pair sum to 1
     weights = [[math.prod(windows[n].weight for n in row) for row in choices] for choices in combinations]
     return list(itertools.chain(*combinations)), asked, torch.block_diag(*(torch.tensor([own]) for own in weights))
-
-
-def _stacked(values: Sequence[Tensor | None]) -> Tensor | None:
-    """The tensors that are known, one below the other; None if none is."""
-    known = [value for value in values if value is not None]
-    return torch.stack(known) if known else None

@@ -1,4 +1,4 @@
-"""Calibrates a judge on rated pairs, and puts the result beside its weights."""
+"""Calibrates a judge on rated pairs, and stores the result with its weights."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -62,7 +63,7 @@ def calibrate_judge(
         splits: Which pairs; None = all.
         method: How scores are mapped to ratings (`calibration.fit_mapping`).
         abstain: Fraction of the pairs from which the judge abstains; None = it never does.
-        device: "cpu", "cuda", ..., "auto" if it was spread; None = a GPU if there is one.
+        device: As in `placed`.
 
     Raises:
         UserError: If no pair has a rating, scales differ, the judge was trained on one of the splits, or as
@@ -74,12 +75,12 @@ def calibrate_judge(
     check_unchanged(dataset)
     pairs, _ = _rated(dataset, splits, loaded.judge.dimensions)
     scored = Predictor(placed(loaded, device), measures=True).run(pairs)
-    judged = list(progress(scored, "calibrating", len(pairs)))
-    if all(isinstance(result.outcome, AudioError) for result in judged):
-        raise UserError(f"{dataset.root}: no rated pair has audio that can be used; the first: {judged[0].outcome}")
-    by_id = {pair.pair_id: result for pair, result in zip(pairs, judged, strict=True)}
+    results = list(progress(scored, "calibrating", len(pairs)))
+    if all(isinstance(result.outcome, AudioError) for result in results):
+        raise UserError(f"{dataset.root}: no rated pair has audio that can be used; the first: {results[0].outcome}")
+    judged = {pair.pair_id: result for pair, result in zip(pairs, results, strict=True)}
     weights, dimensions = weights_hash(loaded.judge), loaded.judge.dimensions
-    return fit_calibration(weights, dimensions, dataset, splits, by_id, method=method, abstain=abstain)
+    return fit_calibration(weights, dimensions, dataset, splits, judged, method=method, abstain=abstain)
 
 
 def fit_calibration(
@@ -100,19 +101,18 @@ def fit_calibration(
             pairs are not.
     """
     rated = zip(*_rated(dataset, splits, dimensions), strict=True)
-    heard = [(pair, row, judged[pair.pair_id]) for pair, row in rated if pair.pair_id in judged]
-    usable = [
-        (pair, row, result, result.outcome) for pair, row, result in heard if isinstance(result.outcome, Prediction)
-    ]
-    pairs = [pair for pair, *_ in usable]
-    human = np.stack([row for _, row, *_ in usable])
-    score = np.stack([prediction.score.numpy() for *_, prediction in usable])
-    spread = [prediction.deviation.numpy() for *_, prediction in usable if prediction.deviation is not None]
+    scored = [(pair, row, judged[pair.pair_id]) for pair, row in rated if pair.pair_id in judged]
+    usable = [(pair, row, result) for pair, row, result in scored if isinstance(result.outcome, Prediction)]
+    pairs, human = [pair for pair, *_ in usable], np.stack([row for _, row, _ in usable])
+    predictions: list[Any] = [result.outcome for *_, result in usable]
+    score = np.stack([prediction.score.numpy() for prediction in predictions])
+    spread = [prediction.deviation.numpy() for prediction in predictions if prediction.deviation is not None]
     deviations = np.stack(spread).T if spread else [None] * len(dimensions)
     groups = np.array([pair.group_id for pair in pairs])
     part, fitted = dataset.subset(splits), dict[str, DimensionCalibration]()
     for dimension, points, deviation, rating in zip(dimensions, score.T, deviations, human.T, strict=True):
         calibration = fit_dimension(dimension, points, deviation, rating, groups, method=method, abstain=abstain)
+        # What people prefer is fitted to scores and errors as users get them
         calibrated = calibration.apply(dimension, points, deviation, DEFAULT_LEVEL)
         fitted[dimension.name] = replace(
             calibration, three_way=_three_way(part, pairs, dimension, calibrated.score, calibrated.standard_error)
@@ -126,11 +126,11 @@ def fit_calibration(
         content_hash=dataset.card.content_hash,
         split_hash=dataset.split_hash(),
         splits=None if splits is None else tuple(splits),
-        failed=len(heard) - len(usable),
+        failed=len(scored) - len(usable),
         method=method,
         abstain_share=abstain,
         dimensions=fitted,
-        domain=fit_domain([result.facts for _, _, result, _ in usable]),
+        domain=fit_domain([result.facts for *_, result in usable]),
     )
 
 
@@ -142,6 +142,7 @@ def _three_way(
     difference, combined = sign * (score[first] - score[second]), np.hypot(error[first], error[second])
     uses_error = bool(np.isfinite(error).any())
     usable = np.isfinite(combined if uses_error else difference)
+    # Pairs without a group are independent of each other
     groups = np.array([pairs[position].group_id or pairs[position].pair_id for position in first])
     errors = combined[usable] if uses_error else None
     return fit_three_way(difference[usable], errors, verdict_of(counts)[usable], groups[usable])
@@ -172,11 +173,8 @@ def _nothing_known(dataset: PairDataset, splits: Collection[str] | None, names: 
 
 
 def store_calibration(calibration: Calibration, folder: Path) -> Path:
-    """Store a calibration with the weights that it was fitted to: in `judge.json` of a judge folder, or in a file of a
-    run's folder.
-
-    Returns:
-        The file that holds it; readers see either the old file or the new one.
+    """Store a calibration in `judge.json` of a judge folder, or in a file of a run's folder, whose path is returned.
+    Readers see either the old file or the new one.
 
     Raises:
         UserError: If the disk is full or may not be written.
@@ -218,14 +216,14 @@ def fit_dimension(
     on these pairs; without deviations it is the root mean square of the errors, the same for all pairs. The quantile of
     a level is the ceil((n + 1) * level)-th smallest |rating - score| / deviation (Lei et al., 2018).
 
-    A mapping is judged by errors on groups that it was not fitted on, in `FOLDS` parts; the one that is kept is fitted
-    on all. The guarantee of the intervals is exact for `none`, and approximate for a mapping (Barber et al., 2021).
+    A mapping is judged by errors on groups that it was not fitted on, in `FOLDS` parts; what is returned is fitted on
+    all. The guarantee of the intervals is exact for `none`, and approximate for a mapping (Barber et al., 2021).
 
     Args:
         dimension: The scale.
         score: Of the head `(pairs,)`, rating points; NaN = no score.
         deviation: Of the head `(pairs,)`, above 0; None where it has none.
-        human: Mean rating of each pair `(pairs,)`; NaN = not rated. Pairs without a score or a rating do not count.
+        human: Mean ratings `(pairs,)`; NaN = not rated. Pairs without a score or a rating do not count.
         groups: Group of each pair `(pairs,)`.
         method: How scores are mapped.
         abstain: Fraction of the pairs, those with the largest standard errors, that the judge abstains from.
@@ -272,11 +270,10 @@ def _mapped(
     """Scores `(pairs,)`, each mapped by a curve that has not seen its group."""
     if method == "none":
         return score
-    folds = min(FOLDS, int(codes.max()) + 1)
     # Whole groups are left out: pairs of one script are alike
-    fold = np.random.default_rng(0).permutation(int(codes.max()) + 1)[codes] % folds
+    fold = np.random.default_rng(0).permutation(int(codes.max()) + 1)[codes] % FOLDS
     mapped = np.empty(len(score))
-    for number in range(folds):
+    for number in range(FOLDS):
         held_out = fold == number
         fitted = fit_mapping(method, score[~held_out], human[~held_out], dimension)
         mapped[held_out] = fitted.apply(score[held_out], dimension)

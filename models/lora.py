@@ -34,7 +34,7 @@ def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
     """Put LoRA on the parts that the settings name, in place, and unfreeze those that are fully fine-tuned.
 
     Returns:
-        PEFT's handle for saving and loading, or None when no part gets LoRA.
+        PEFT's handle for saving and loading; None when no part gets LoRA.
 
     Raises:
         UserError: If there is no such part, it has no linear layer of the expected names, or it is named twice.
@@ -92,7 +92,9 @@ def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
     if in_float32 and settings.method != "dora":
         for module in backbone.network.modules():
             if isinstance(module, LoraLayer):
-                module._cast_input_dtype = _as_autocast_would  # pyright: ignore[reportAttributeAccessIssue] its overloads
+                module.cast_input_dtype_enabled = False
+                for dropout in module.lora_dropout.values():  # the first module of an adapter
+                    dropout.register_forward_pre_hook(_cast_input)
     # For model types that it knows as mixture of experts, PEFT 0.21 turns the pattern into bare names
     adapted = {layer for layer, module in backbone.network.named_modules() if isinstance(module, LoraLayer)}
     if wrong := sorted(adapted.symmetric_difference(expected)):
@@ -102,10 +104,10 @@ def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
 
 
 def _as_autocast_would(states: Tensor, dtype: torch.dtype) -> Tensor:
-    """The input of an adapter in float32 for states `(batch, tokens, size)` of a backbone in bfloat16.
+    """States `(batch, tokens, size)` of a backbone as an adapter of another dtype reads them.
 
-    PEFT casts them to float32 first. Under autocast the product casts them back, to the same values: this costs two
-    passes over memory for each of seven layers of a block, and copies that are kept for the backward pass. Without
+    PEFT 0.21 always casts them to float32. Under autocast the product casts them back, to the same values: this costs
+    two passes over memory for each of seven layers of a block, and copies that are kept for the backward pass. Without
     autocast, as in scoring, the adapter computes in float32.
     """
     # a dry run computes on "meta", which has no autocast; asking torch which devices have it breaks a compiled layer
@@ -113,13 +115,14 @@ def _as_autocast_would(states: Tensor, dtype: torch.dtype) -> Tensor:
     return states if cast else states.to(dtype)
 
 
+def _cast_input(_: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
+    """A hook before an adapter in float32."""
+    return (_as_autocast_would(given[0], torch.float32),)
+
+
 def _pattern(backbone: Backbone, name: PartName, layers: tuple[int, int] | None) -> tuple[str, list[str]]:
     """Regular expression that matches the full names of a part's linear layers inside the network and nothing else, and
-    these names.
-
-    Raises:
-        UserError: If it matches none.
-    """
+    these names."""
     part, pattern = backbone.parts[name], ""
     linears = "|".join(part.linears)
     if name == "language_model" and layers is not None:
@@ -167,9 +170,7 @@ def weights_of(backbone: Backbone, part: PartName) -> Iterator[tuple[str, nn.Par
 
 
 def count_parameters(backbone: Backbone, extra: Mapping[str, nn.Module]) -> dict[str, Count]:
-    """Count all and trainable parameters of each part of a backbone with its adapters, and of `extra` modules such as
-    the head.
-    """
+    """Parameters of each part of a backbone with its adapters, and of `extra` modules such as the head."""
     groups: dict[str, list[tuple[str, nn.Parameter]]] = {name: [] for name in backbone.parts}
     for name, weight in backbone.network.named_parameters():
         groups.setdefault(part_of(backbone, name) or OTHER, []).append((name, weight))
@@ -198,20 +199,14 @@ def parameter_table(counts: Mapping[str, Count]) -> Table:
     table = Table("part", "parameters", "trainable", "LoRA layers", title="What is trained")
     for name, count in counts.items():
         table.add_row(name, f"{count.parameters:,}", f"{count.trainable:,}", str(count.lora_layers))
-    totals = (
-        sum(getattr(count, field) for count in counts.values()) for field in ("parameters", "trainable", "lora_layers")
-    )
+    fields = "parameters", "trainable", "lora_layers"
+    totals = (sum(getattr(count, field) for count in counts.values()) for field in fields)
     table.add_row("all", *(f"{total:,}" for total in totals), style="bold")
     return table
 
 
 def check_trainable(counts: Mapping[str, Count], expected: Mapping[str, int]) -> None:
-    """Compare the trainable parameters of each part with what a configuration says; a part that is not named may have
-    any number.
-
-    Raises:
-        UserError: Naming the first part that differs.
-    """
+    """Raise a `UserError` if the trainable parameters of a part that a configuration names are others."""
     for name, number in expected.items():
         if name not in counts:
             raise UserError(f"expected_trainable: no part {name!r}; expected {', '.join(counts)}")

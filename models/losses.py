@@ -43,14 +43,12 @@ def mse(prediction: Tensor, target: Tensor, mask: Tensor) -> Tensor:
 
 
 def gaussian_nll(mean: Tensor, variance: Tensor, target: Tensor, mask: Tensor) -> Tensor:
-    """Negative log likelihood under a normal distribution without its constant: (log v + (y - m)^2 / v) / 2.
+    """Negative log likelihood under a normal distribution without its constant: (log v + (y - m)^2 / v) / 2, in nats
+    (Nix & Weigend, 1994).
 
-    Learns how uncertain each prediction is together with the prediction (Nix & Weigend, 1994). A large variance excuses
-    a large error, so that a mean that starts badly learns slowly (Seitzer et al., 2022); see `faithful_nll`. The
-    variance has the shape of the mean, in squared units of the scale, and is above 0 also where nobody rated.
-
-    Returns:
-        In nats; below 0 where the variance is small.
+    A large variance excuses a large error, so that a mean that starts badly learns slowly (Seitzer et al., 2022); see
+    `faithful_nll`. The variance has the shape of the mean, in squared units of the scale, and is above 0 also where
+    nobody rated.
     """
     _check("variance", variance.shape, mean.shape)
     target, weights = _counted(mean, target, mask)
@@ -58,11 +56,8 @@ def gaussian_nll(mean: Tensor, variance: Tensor, target: Tensor, mask: Tensor) -
 
 
 def faithful_nll(mean: Tensor, variance: Tensor, target: Tensor, mask: Tensor) -> Tensor:
-    """Half the squared error of the mean, and `gaussian_nll` of the variance around that mean (Stirn et al., 2023).
-
-    The mean learns as it would from the squared error alone; no gradient of the likelihood reaches it. Arguments as for
-    `gaussian_nll`.
-    """
+    """Half the squared error of the mean, and `gaussian_nll` of the variance around that mean (Stirn et al., 2023): the
+    mean learns as it would from the squared error alone."""
     return 0.5 * mse(mean, target, mask) + gaussian_nll(mean.detach(), variance, target, mask)
 
 
@@ -72,11 +67,9 @@ def faithful_nll(mean: Tensor, variance: Tensor, target: Tensor, mask: Tensor) -
 def ccc(prediction: Tensor, target: Tensor, mask: Tensor) -> Tensor:
     """One minus Lin's concordance correlation, 2 cov / (var + var + squared difference of means) (Lin, 1989).
 
-    The moments are taken over the batch, so that it must not be small: the coefficient of few items is noise.
-
-    Returns:
-        The mean over the dimensions in which at least two items count, from 0 to 2; 0 with a gradient of 0 if there is
-        none. A dimension in which either side is constant is at 1, also where both sides are equal.
+    The moments are taken over the batch, so that it must not be small: the coefficient of few items is noise. The
+    result is the mean over the dimensions in which at least two items count, from 0 to 2. A dimension in which either
+    side is constant is at 1, also where both sides are equal.
     """
     target, weights = _counted(prediction, target, mask)
     total = weights.sum(0)
@@ -95,15 +88,10 @@ def soft_spearman(prediction: Tensor, target: Tensor, mask: Tensor, temperature:
     """One minus the Pearson correlation between soft ranks of the predictions and the ranks of the targets.
 
     The soft rank of an item is 1/2 plus the sum over all items j, itself too, of sigmoid((x - x_j) / temperature)
-    (Qin, Liu & Li, 2010). With a falling temperature it becomes the average rank, and the loss one minus Spearman's.
-
-    Args:
-        mask: All entries that count weigh the same.
-        temperature: Above 0, units of the scale.
-
-    Returns:
-        The mean over the dimensions in which at least two items count and their targets are not all equal, from 0 to 2;
-        0 with a gradient of 0 if there is none. A dimension with constant predictions is at 1.
+    (Qin, Liu & Li, 2010). With a falling temperature (above 0, units of the scale) it becomes the average rank, and the
+    loss one minus Spearman's. All entries that count weigh the same. The result is the mean over the dimensions in
+    which at least two items count and their targets are not all equal, from 0 to 2. A dimension with constant
+    predictions is at 1.
     """
     target, weights = _counted(prediction, target, mask)
     counts = (weights > 0).to(prediction.dtype)
@@ -126,15 +114,12 @@ def soft_spearman(prediction: Tensor, target: Tensor, mask: Tensor, temperature:
 
 
 def corn(logits: Tensor, counts: Tensor, mask: Tensor, exists: Tensor) -> Tensor:
-    """Negative log likelihood of a rater's score under conditional thresholds (Shi, Cao & Raschka, 2021).
+    """Negative log likelihood of a rater's score under conditional thresholds (Shi, Cao & Raschka, 2021), in nats.
 
     Each threshold counts only the raters who gave more than the step before it, so that the distribution over steps
     that belongs to the logits needs no order among them. `logits` are of P(rating above step k, given that it is above
-    step k - 1), `(batch, dimensions, steps - 1)`.
-
-    Returns:
-        In nats: the mean over raters divided by the number of thresholds of the scale, so that long scales do not
-        outweigh short ones, then over entries.
+    step k - 1), `(batch, dimensions, steps - 1)`. The mean over raters is divided by the number of thresholds of the
+    scale, so that long scales do not outweigh short ones.
     """
     shape = torch.Size((*logits.shape[:-1], logits.shape[-1] + 1))  # one logit less than steps
     _check("counts", counts.shape, shape)
@@ -179,9 +164,9 @@ def bradley_terry(
 
     Args:
         preferred: Scores of the preferred items, `(preferences,)` or `(preferences, dimensions)`, units of the scale.
-        rejected: Scores of the others, the same shape.
-        strength: At least 0; 0 is a tie. The same shape; not read where the mask is 0 (may be NaN).
-        mask: Weight of each preference or True where there is one, the same shape.
+        rejected: Scores of the others; all further arguments have this shape, too.
+        strength: At least 0; 0 is a tie. Not read where the mask is 0 (may be NaN).
+        mask: Weight of each preference or True where there is one.
         temperature: Above 0, units of the scale.
     """
     _check("rejected", rejected.shape, preferred.shape)
@@ -195,7 +180,7 @@ def bradley_terry(
 def centring(preferred: Tensor, rejected: Tensor, mask: Tensor) -> Tensor:
     """Squared distance of the mean of both scores from the middle of the scale (Eisenstein et al., 2023).
 
-    A small weight of it beside `bradley_terry` fixes the level that preferences leave open. Arguments as there.
+    A small weight of it with `bradley_terry` fixes the level that preferences leave open. Arguments as there.
     """
     _check("rejected", rejected.shape, preferred.shape)
     mean = (preferred + rejected) / 2

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..data_modules.errors import counted
 from .description import start_in_words
@@ -38,14 +38,10 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
     origin, export = description["provenance"], description.get("export")
     settings = origin_settings(description)
     in_full = (description if export is None else export["origin"])["trained_in_full"]
-    # not `ModelCard.from_template`, which takes no filters and parses the finished card
-    environment = jinja2.Environment(keep_trailing_newline=True, undefined=jinja2.ChainableUndefined)
-    environment.filters |= {"number": _number, "interval": _interval, "percent": _percent, "check": _check}
-    environment.globals["counted"] = counted
-    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     measured = report is not None and report["dataset"]["name"] == origin["dataset"]
-    return template.render(
-        card_data=_data(description, report).to_yaml(),
+    card = ModelCard.from_template(
+        _data(description, report),
+        template_path=str(_TEMPLATE),
         judge=description,
         report=report,
         origin=origin,
@@ -58,7 +54,13 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
         perturbations=_PERTURBATIONS,
         items=[f"{100 * share:.0f} % {kind}" for kind, share in origin["shares"].items() if share],
         licence=report["dataset"].get("licence") if report is not None and measured else None,
+        check=partial(_check, report),
+        counted=counted,
+        interval=_interval,
+        number=_number,
+        percent=_percent,
     )
+    return f"{card}\n"
 
 
 def origin_settings(description: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -152,7 +154,7 @@ def _trained(lora: Mapping[str, Any], in_full: Sequence[str]) -> str:
     return "; ".join(trained)
 
 
-# Filters of the template; a statistic is a number, or an object with value, low and high
+# Functions of the template; a statistic is a number, or an object with value, low and high
 
 
 def _number(statistic: Any, digits: int = 2) -> str:
@@ -172,6 +174,7 @@ def _percent(statistic: Mapping[str, Any]) -> str:
     return text if low is None else f"{text} ({100 * low:.0f} to {100 * high:.0f})"
 
 
-def _check(report: Mapping[str, Any], kind: str, dimension: str) -> Any:
-    """Spearman of a dimension under a perturbation; None where it was not measured."""
+def _check(report: Mapping[str, Any] | None, kind: str, dimension: str) -> Any:
+    """Spearman of a dimension under a perturbation; None = it was not measured."""
+    assert report is not None
     return report["checks"].get(kind, {}).get(dimension, {}).get("spearman")

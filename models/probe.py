@@ -18,11 +18,11 @@ from torch import Tensor
 
 from ..data_modules.schema import Pair
 from .backbones.inputs import Inputs
-from .clip_encoder import KEPT_BYTES, ClipEncoder
 from .closed_form import EXACT, FOLDS, LANDMARKS, WIDTHS, FeatureBatch, Solution, fit
 from .disk_store import DiskStore
 from .heads import Head, Prediction, build_head
 from .judge import EmpathyJudge
+from .scoring import Predictor
 from .settings import JudgeSettings
 
 _BATCH = 16  # pairs that the backbone reads at once
@@ -63,11 +63,7 @@ def shuffled(pairs: Sequence[Pair], seed: int) -> list[Pair]:
 
 
 def standardise(reader: Reader, pairs: Sequence[Pair]) -> None:
-    """Take the scale of the head's clip features from the first of these pairs.
-
-    Raises:
-        ValueError: If no pair can be read.
-    """
+    """Take the scale of the head's clip features from the first of these pairs; a `ValueError` if none can be read."""
     measured, size = [], 0
     for values in reader.clip_features(pairs):
         measured.append(values)
@@ -128,11 +124,7 @@ class Probe:
 
     def left_out(self, means: Tensor) -> Prediction:
         """Predictions for each of `sampled`, of heads that were not fitted to its group; kernel and penalty were also
-        chosen without it. `means` = mean ratings `(dimensions,)`.
-
-        Raises:
-            ValueError: As `fit`.
-        """
+        chosen without it. `means` = mean ratings `(dimensions,)`. Raises as `fit`."""
         judge, rows_of = self._reader.judge, (len(self.sampled), len(means))
         scores, deviations = torch.empty(rows_of), torch.full(rows_of, torch.nan)
         folds = GroupKFold(min(FOLDS, len(set(self._sample.groups.tolist()))), shuffle=True, random_state=0)
@@ -145,7 +137,7 @@ class Probe:
             scores[rows] = prediction.score
             if prediction.deviation is not None:
                 deviations[rows] = prediction.deviation
-        return Prediction.kept(scores, deviations)
+        return Prediction.from_stored(scores, deviations)
 
 
 def head_at(judge: EmpathyJudge, solution: Solution, means: Tensor) -> Head:
@@ -173,14 +165,14 @@ class ClipReader:
     def __init__(self, judge: EmpathyJudge, store: DiskStore | None = None) -> None:
         """See `Predictor` for the arguments."""
         self.judge = judge
-        self._encoder = ClipEncoder(judge, _BATCH, store, False, KEPT_BYTES, "window")
+        self._encoder = Predictor(judge, _BATCH, store)
 
     def inputs(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], Inputs]]:
         """Pairs whose audio can be used, in batches, and what the judge reads of them, on its device."""
         for start in range(0, len(pairs), _BATCH):
             batch = pairs[start : start + _BATCH]
             clips = dict.fromkeys(chain.from_iterable(pair.clips for pair in batch))
-            states, _, failed = self._encoder.encode(clips, None)
+            states, _, failed = self._encoder.encode(clips)
             usable = [pair for pair in batch if failed.keys().isdisjoint(pair.clips)]
             if usable:
                 yield usable, self.judge.build_inputs(usable, states).to(self.judge.device)

@@ -1,34 +1,51 @@
-"""Predictions for any number of pairs, in batches, with every clip encoded once; and where a judge that scores runs."""
+"""Predictions for any number of pairs, in batches that fit into memory. Every clip is decoded and encoded once."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import threading
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from ..data_modules.audio import AudioSource
 from ..data_modules.errors import AudioError, TextError, UserError
 from ..data_modules.parallel import find_launch
-from ..data_modules.prosody import ClipFacts
+from ..data_modules.prosody import ClipFacts, clip_facts
 from ..data_modules.ratings import same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
 from .artifact import LoadedJudge, Placement, load_any
 from .backbones.packing import MAX_PACKED_FRACTION
-from .clip_encoder import KEPT_BYTES, ClipEncoder, batches_for
 from .disk_store import DiskStore
+from .feature_cache import ClipStates
 from .heads import Prediction, combine
-from .judge import MOST_WINDOWS, EmpathyJudge, EncodedClip
+from .judge import MOST_WINDOWS, EmpathyJudge, EncodedClip, known_by
 from .settings import LongClips, Quantization
 
-_SORTED_BATCHES = 4
-"""Batches whose pairs are sorted by length together."""
+KEPT_BYTES = 512 * 2**20
+"""Bytes of audio states that stay in memory by default."""
 SPREAD = "auto"
 """Device name of a judge that is spread over all GPUs, then main memory."""
+_SORTED_BATCHES = 4
+"""Batches whose pairs are sorted by length together."""
+_KEPT_FACTS = 100_000
+_PADDED = 1.25
+"""Largest size of a padded batch relative to its items: beyond it, shorter items make a batch of their own."""
+_FREE_SECONDS = 60.0
+"""Seconds of audio by which padding may pass that limit on a GPU, which computes them in about the time in which the
+host starts the kernels of a batch: on an H200 a pass of a 7B backbone took some 0.1 s with one pair as with seven."""
+_CUDA_OUT_OF_MEMORY = 2
+"""`cudaErrorMemoryAllocation`, which `torch.AcceleratorError` carries."""
+_STATUSES = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
+"""Messages of libraries that allocate on their own, and of torch before it had that class (2.8)."""
 
 
 class ScoredPair(NamedTuple):
@@ -42,15 +59,26 @@ class ScoredPair(NamedTuple):
     windows: int = 1  # in which it was read, see `Assessment`
 
 
+class Encoded(NamedTuple):
+    """Results for some clips: audio states of those that can be used, their measurements, where they were measured, and
+    why the others cannot be used."""
+
+    states: dict[AudioSource, EncodedClip]
+    facts: dict[AudioSource, ClipFacts]
+    failed: dict[AudioSource, AudioError]
+
+
 class Predictor:
     """Runs a judge, or all members of an ensemble, over pairs; calls from several threads take turns.
 
-    Each clip is encoded once (`ClipEncoder`), and what pairs begin with once (`backbones.packing`).
+    Each clip is encoded once, and what pairs begin with is read once (`backbones.packing`). Audio states are cached,
+    the oldest dropped beyond a limit: one context is often answered several times, and perturbations leave many clips
+    as they are.
 
     Attributes:
         judge: The judge, on its device.
         batch_size: Most pairs per forward pass.
-        windows: Whether clips that are longer than the backbone hears are heard in windows.
+        windows: Whether clips that are longer than the backbone reads at once are read in windows.
         long_clips: The same as a policy (`JudgeSettings.long_clips`).
     """
 
@@ -68,17 +96,23 @@ class Predictor:
         Args:
             judge: In evaluation mode, on the device where it shall run.
             batch_size: Most pairs per forward pass; scores do not depend on it. Where memory runs out, it is reduced.
-            store: Where audio states are kept beyond this run, and shared with training; not used by a judge whose
+            store: Where audio states stay beyond this run, shared with training; not used by a judge whose
                 audio tower was trained.
             measures: Whether clips are measured too (`clip_facts`), for warnings.
-            kept_bytes: Bytes of audio states that are kept in memory, for clips that come again.
-            windows: Whether clips above the maximum audio length are heard in windows (`JudgeSettings.long_clips`);
+            kept_bytes: Bytes of audio states that stay in memory, for clips that come again.
+            windows: Whether clips above the maximum audio length are read in windows (`JudgeSettings.long_clips`);
                 False = they are refused.
         """
         self.judge, self.batch_size, self.windows = judge, batch_size, windows
         self.long_clips: LongClips = "window" if windows else "refuse"
-        self._encoder = ClipEncoder(judge, batch_size, store, measures, kept_bytes, self.long_clips)
-        self._batches = batches_for(judge, batch_size, judge.backbone.audio_tokens(judge.backbone.sampling_rate))
+        self._measures, self._most_bytes = measures, kept_bytes
+        self._states: OrderedDict[Hashable, tuple[EncodedClip, int]] = OrderedDict()  # with their bytes
+        self._bytes = 0
+        self._facts: OrderedDict[Hashable, ClipFacts] = OrderedDict()
+        self._store = None if store is None or judge.trains_tower else ClipStates(judge, store)
+        rate = judge.backbone.sampling_rate
+        self._clip_batches = batches_for(judge, batch_size, rate)
+        self._pair_batches = batches_for(judge, batch_size, judge.backbone.audio_tokens(rate))
         self._turn = threading.Lock()
 
     def predict(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Prediction | AudioError]]:
@@ -108,13 +142,15 @@ class Predictor:
         depend on what was scored before.
         """
         with self._turn:
-            self._encoder.forget()
+            self._states.clear()
+            self._bytes = 0
 
+    @torch.inference_mode()
     def _predict(self, pairs: Sequence[Pair], member: int | None) -> list[ScoredPair]:
         """Predict with the judge's present weights; `member` = whose audio states these are, None = those of all."""
         judge, sources = self.judge, [pair.clips for pair in pairs]
         # A clip is encoded once, however many pairs it is in
-        states, facts, failed = self._encoder.encode(dict.fromkeys(itertools.chain(*sources)), member)
+        states, facts, failed = self.encode(dict.fromkeys(itertools.chain(*sources)), member)
         outcomes: dict[int, Prediction | AudioError] = {}
         # equal pairs are computed once: otherwise rounding would rank one above the other
         equal: dict[Hashable, list[int]] = {}
@@ -143,11 +179,11 @@ class Predictor:
         predictions: list[tuple[list[list[int]], Prediction]] = []
         # Packed rows hold pairs of several lengths
         padded = not (worth_packing and judge.backbone.packs)
-        for batch in self._batches.split([_states(states, sources[first]) for first, *_ in order], padded):
-            with batch, torch.inference_mode():
+        for batch in self._pair_batches.split([_states(states, sources[first]) for first, *_ in order], padded):
+            with batch:
                 rows = order[batch.rows]
-                inputs = judge.build_inputs([pairs[first] for first, *_ in rows], states).to(judge.device)
-                predictions.append((rows, judge.head(judge.pooled(inputs))))
+                inputs = judge.build_inputs([pairs[first] for first, *_ in rows], states)
+                predictions.append((rows, judge.head(judge.pooled(judge.on_device(inputs)))))
         for rows, prediction in predictions:  # the host waits for a GPU only here
             for numbers, of_row in zip(rows, prediction.each(), strict=True):
                 outcomes |= dict.fromkeys(numbers, of_row)
@@ -159,6 +195,59 @@ class Predictor:
             known = tuple(facts[source] for source in clips if source in facts)
             scored.append(ScoredPair(outcome, known, pair, windows[number]))
         return scored
+
+    def encode(self, clips: Iterable[AudioSource], member: int | None = None) -> Encoded:
+        """Encode distinct clips; `member` = the member of an ensemble whose weights the tower has now, None = all
+        members share the tower.
+        """
+        result, rate = Encoded({}, {}, {}), self.judge.backbone.sampling_rate
+        decoded: list[tuple[AudioSource, Hashable, list[np.ndarray]]] = []
+        # What is known already, and what has to be decoded; a clip that cannot be used holds no other up
+        for source, key in {source: known_by(source) for source in clips}.items():
+            (states, _), facts = self._states.get((member, key), (None, 0)), self._facts.get(key)
+            unmeasured = self._measures and facts is None
+            try:
+                if states is None and self._store is not None and (states := self._store.get(source, self.long_clips)):
+                    self._cache((member, key), states)
+                windows = self.judge.decode(source, self.long_clips) if states is None or unmeasured else []
+            except AudioError as error:
+                result.failed[source] = error
+                continue
+            if unmeasured:
+                facts = self._facts[key] = clip_facts(windows, rate)
+                if len(self._facts) > _KEPT_FACTS:
+                    self._facts.popitem(last=False)
+            if facts is not None:
+                result.facts[source] = facts
+            if states is None:
+                decoded.append((source, (member, key), windows))
+            else:
+                result.states[source] = states
+        # The longest first: little padding, and where memory runs out, it does so early
+        decoded.sort(key=lambda clip: -len(clip[2][0]))
+        encodings: list[EncodedClip | None] = [None] * len(decoded)
+        for batch in self._clip_batches.split([sum(map(len, windows)) for _, _, windows in decoded]):
+            with batch:
+                encodings[batch.rows] = self.judge.encode_clips([windows for _, _, windows in decoded[batch.rows]])
+        for (source, key, windows), encoded in zip(decoded, encodings, strict=True):
+            if encoded is None:
+                seconds, device = sum(map(len, windows)) / rate, self.judge.device
+                reason = f"clip of {seconds:.1f} s: too long for the memory of {device}"
+                result.failed[source] = AudioError(reason, "too large for the memory")
+                continue
+            result.states[source] = encoded
+            self._cache(key, encoded)
+            if self._store is not None:
+                self._store.put(source, encoded)
+        return result
+
+    def _cache(self, key: Hashable, encoded: EncodedClip) -> None:
+        size = sum(tensor.nbytes for window in encoded for tensor in window if isinstance(tensor, torch.Tensor))
+        self._bytes += 0 if key in self._states else size
+        self._states[key] = encoded, size
+        while self._bytes > self._most_bytes:
+            _, (_, dropped) = self._states.popitem(last=False)
+            self._bytes -= dropped
 
 
 def _in_order(
@@ -197,6 +286,82 @@ def _states(states: Mapping[AudioSource, EncodedClip], clips: Sequence[AudioSour
     """Number of audio states of some clips together, in all combinations of their windows."""
     rows = math.prod(len(states[clip]) for clip in clips)
     return sum(rows // len(states[clip]) * len(window.states) for clip in clips for window in states[clip])
+
+
+class AutoBatch:
+    """Batches of consecutive items with little padding. Where one runs out of memory, all later ones are smaller.
+
+        for batch in batches.split(lengths):
+            with batch:
+                results[batch.rows] = compute(items[batch.rows])
+
+    Items that ran out of memory come again in smaller batches; an item that does not fit even alone never gets a
+    result.
+    """
+
+    def __init__(self, size: int, free: float = 0) -> None:
+        """Start with the largest number of items in a batch, and the padding of a batch that costs nothing, in the unit
+        of lengths."""
+        self._size, self._free = size, free
+        self._most = math.inf  # largest size of a batch, padding included
+
+    def split(self, lengths: Sequence[int], padded: bool = True) -> Iterator[ItemBatch]:
+        """Yield batches until all items were computed or do not fit. `lengths` is how much of a batch each item takes,
+        in any unit; the longest first, so that memory runs out early. `padded` = each item takes as much as the longest
+        of its batch.
+        """
+        start = 0
+        while start < len(lengths):
+            count, longest, used = 1, lengths[start], lengths[start]
+            for length in lengths[start + 1 : start + self._size]:
+                longest, used = max(longest, length), used + length
+                size = (count + 1) * longest if padded else used
+                if size > min(self._most, max(_PADDED * used, used + self._free)):
+                    break
+                count += 1
+            batch = ItemBatch(slice(start, start + count))
+            yield batch
+            if not batch.ran_out or count == 1:
+                start += count
+            if batch.ran_out:
+                # By now nothing refers to the tensors of the batch that failed
+                clear_device_cache(garbage_collection=True)
+                if count > 1:
+                    items = lengths[start : start + count]
+                    self._most = (count * max(items) if padded else sum(items)) / 2
+
+
+def batches_for(judge: EmpathyJudge, size: int, per_second: float) -> AutoBatch:
+    """Batches of at most so many items for a judge, whose lengths are so much for each second of audio."""
+    return AutoBatch(size, 0 if judge.device.type == "cpu" else _FREE_SECONDS * per_second)
+
+
+@dataclass
+class ItemBatch(AbstractContextManager["ItemBatch"]):
+    """Some consecutive items (`rows`). As a context it notes whether memory ran out, and lets other errors pass."""
+
+    rows: slice
+    ran_out: bool = False
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        self.ran_out = error is not None and ran_out_of_memory(error)
+        return self.ran_out
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether a computation failed for lack of memory, on any device."""
+    return isinstance(error, RuntimeError | MemoryError) and (
+        isinstance(error, MemoryError | torch.OutOfMemoryError)
+        or getattr(error, "error_code", None) == _CUDA_OUT_OF_MEMORY
+        or should_reduce_batch_size(error)
+        or any(status in str(error) for status in _STATUSES)
+    )
+
+
+def lost_device(error: BaseException) -> bool:
+    """Whether a GPU failed in a way after which this process can compute nothing on it any more."""
+    # Torch before 2.8 has no such class
+    return isinstance(error, getattr(torch, "AcceleratorError", ())) and not ran_out_of_memory(error)
 
 
 def load_to_score(

@@ -17,10 +17,10 @@ Quantization = Literal["none", "nf4"]
 """How the linear layers of the language model are stored: as they are, or in 4 bits (Dettmers et al., 2023)."""
 PartName = Literal["language_model", "projector", "audio_tower", "fusion"]
 """`fusion`: cross-attention of context and response where there is no language model, without pre-trained weights."""
-PoolingName = Literal["last_token", "response_mean", "attention", "layer_mix"]
+PoolingName = Literal["last_token", "response_mean", "attention"]
 HeadName = Literal["regression", "gaussian", "corn", "histogram"]
 LongClips = Literal["refuse", "window"]
-MOST_RANK = 4_096  # the rank of the largest backbones' matrices: beyond it there is nothing to gain
+MOST_RANK = 4_096  # the rank of the largest backbones' matrices: a larger one gains nothing
 MOST_LANDMARKS = 5_000
 
 
@@ -67,7 +67,7 @@ class LoraSettings:
 
 @dataclass(frozen=True)
 class HeadInputSettings:
-    """What the head reads beside the pooled state of the language model.
+    """What the head reads in addition to the pooled state of the language model.
 
     Attributes:
         audio: all_layers: mean and standard deviation over time of every layer of the audio encoder, mixed by learned
@@ -115,20 +115,19 @@ class JudgeSettings:
         dtype: Dtype of the frozen backbone; head and, unless lora.trained_dtype is set, adapter are float32.
         attention: Attention kernel: eager, sdpa, or flash_attention_2 where it is installed.
         quantization: nf4 keeps the linear layers of the language model in 4 bits (QLoRA).
-        pooling: How hidden states become one vector per pair: that of the last token, the mean over the response, a
-            mean over all with learned weights (attention), or the mean over the response in every layer of the language
-            model, mixed by learned weights (layer_mix).
+        pooling: How hidden states become one vector per pair: that of the last token, the mean over the response, or a
+            mean over all with learned weights (attention).
         depth: Number of layers of the language model (or of the encoder, without one) that are used, from the first, or
             their share (above 0, up to 1). The layers above are not loaded. By default all.
         depth_norm: Whether the final norm of the backbone follows the last layer that is used.
         padding_side: Side of the padding in a batch; scores do not depend on it.
         lora: The trained parts of the backbone.
-        head_input: What the head reads beside that vector.
+        head_input: What the head reads in addition to that vector.
         head: Head: regression (a number), gaussian (a number and its deviation), corn (thresholds between the steps of
             the scale), histogram (the distribution of ratings over the steps).
         long_clips: Training clips above the maximum audio length of the backbone. refuse: an error. window: cut them
             into the fewest windows of equal length; a pair is read once per combination of windows of its clips, and
-            the head reads the mean, weighted by seconds of voice. Scoring always cuts them, unless it is told not to.
+            the head reads the mean, weighted by seconds of voice. Scoring cuts them by default.
     """
 
     backbone: str = NANO

@@ -8,8 +8,7 @@ the judge's error and the raters' noise, whatever the share of each.
 
 A caller who states the largest share of errors to accept (`MAX_ERRORS`) gets a verdict only where the probability of
 the likeliest one is high enough. The bound is chosen so that the share of wrong verdicts among those given stays below
-the promise in 95 % of calibrations (fixed-sequence testing: Bauer, 1991; Angelopoulos et al., 2021). The verdicts of a
-group count as the smaller number of independent ones that they are worth.
+the promise in 95 % of calibrations (fixed-sequence testing: Bauer, 1991; Angelopoulos et al., 2021).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -85,15 +84,13 @@ class PreferenceModel:
 
     def preference(self, difference: float, standard_error: float) -> Preference:
         """What people will say, given the lead of the first response in rating points (above 0 = it is better) and the
-        standard error of that lead.
-        """
-        standard_error = standard_error if self.uses_error else 1.0
-        (row,) = probabilities(np.array([difference]), np.array([standard_error]), self.factor, self.tie_width)
+        standard error of that lead."""
+        error = standard_error if self.uses_error else 1.0
+        (row,) = probabilities(np.array([difference]), np.array([error]), self.factor, self.tie_width)
         return Preference(*row.tolist())
 
     def verdict(self, preference: Preference, max_error: float | None = None) -> Verdict | None:
-        """The likeliest verdict of `preference`; None = undecided. Without a `max_error` (one of `MAX_ERRORS`) it is
-        always given.
+        """The likeliest verdict; with a `max_error` (one of `MAX_ERRORS`) None where it is undecided.
 
         Raises:
             UserError: If `max_error` is not one of `MAX_ERRORS`.
@@ -106,20 +103,16 @@ class PreferenceModel:
         return preference.likeliest if bound is not None and max(preference) >= bound else None
 
     def beside(self, preference: Preference, max_error: float | None = None) -> BesideNext:
-        """As `verdict`, for the first response beside the second."""
-        match self.verdict(preference, max_error):
-            case "first":
-                return BesideNext(*preference, "better")
-            case "second":
-                return BesideNext(*preference, "worse")
-            case verdict:
-                return BesideNext(*preference, verdict or "undecided")
+        """As `verdict`, for a response (the first) and the next one of an order."""
+        words: Mapping[Verdict | None, Any] = {
+            "first": "better", "second": "worse", "no difference": "no difference", None: "undecided",
+        }  # fmt: skip
+        return BesideNext(*preference, words[self.verdict(preference, max_error)])
 
 
 def probabilities(difference: np.ndarray, error: np.ndarray, factor: float, tie_width: float) -> np.ndarray:
     """Probabilities `(verdicts, 3)` of first, second, no difference, from differences of scores and their standard
-    errors, both `(verdicts,)` in rating points; `factor` and `tie_width` are those of `PreferenceModel`.
-    """
+    errors, both `(verdicts,)` in rating points; `factor` and `tie_width` are those of `PreferenceModel`."""
     spread = factor * np.maximum(error, _SMALLEST)
     first, second = ndtr((difference - tie_width) / spread), ndtr((-difference - tie_width) / spread)
     return np.stack([first, second, np.maximum(1 - first - second, 0)], axis=-1)
@@ -150,6 +143,7 @@ def fit_three_way(
         predicted = probabilities(difference, error, math.exp(values[0]), math.exp(values[1]))
         return -float(np.log(np.maximum(predicted[rows, verdict], _SMALLEST)).mean())
 
+    # In logarithms, so that both stay above 0
     start = (0.0, math.log(max(float(np.median(error)) / 2, _SMALLEST)))
     fitted = minimize(loss, start, method="Nelder-Mead", options={"xatol": 1e-4, "fatol": 1e-7, "maxiter": 500})
     factor, width = (math.exp(min(max(value, -20.0), 20.0)) for value in fitted.x)
@@ -175,7 +169,10 @@ def decided_above(confidence: np.ndarray, wrong: np.ndarray, groups: np.ndarray,
     Returns:
         None = there is none.
     """
-    effect = _design_effect(wrong, groups)
+    # How many verdicts of a group count as one: the variance of their mean over that of as many independent ones
+    away = wrong - wrong.mean()
+    independent = float((away**2).sum())
+    effect = max(1.0, float((np.bincount(groups, away) ** 2).sum()) / independent) if independent > 0 else 1.0
     order = np.argsort(-confidence, kind="stable")
     bound, fewest = None, math.log(1 - _CERTAINTY) / math.log(1 - max_error)
     for step in range(1, _STEPS + 1):
@@ -188,13 +185,6 @@ def decided_above(confidence: np.ndarray, wrong: np.ndarray, groups: np.ndarray,
             break
         bound = float(lowest)
     return bound
-
-
-def _design_effect(wrong: np.ndarray, groups: np.ndarray) -> float:
-    """How many verdicts of a group count as one: the variance of their mean over that of as many independent ones."""
-    away = wrong - wrong.mean()
-    independent = float((away**2).sum())
-    return max(1.0, float((np.bincount(groups, away) ** 2).sum()) / independent) if independent > 0 else 1.0
 
 
 # Labels, and how good verdicts are
@@ -216,9 +206,9 @@ def comparisons(
     values = values if dimension.higher_is_better else -values
     contexts: dict[Hashable, list[int]] = {}
     for position, pair in enumerate(pairs):
-        if pair.context or pair.told:
+        if pair.context or pair.situation_or_none:
             turns = tuple((turn.role, turn.audio) for turn in pair.context)
-            contexts.setdefault((turns, pair.told), []).append(position)
+            contexts.setdefault((turns, pair.situation_or_none), []).append(position)
     votes: dict[tuple[int, int], np.ndarray] = {}
     for positions in contexts.values():
         for comparison in itertools.combinations(positions[:_MOST_ANSWERS], 2):
@@ -245,8 +235,8 @@ def verdict_of(counts: np.ndarray) -> np.ndarray:
     return np.where(counts[:, 0] == counts[:, 1], 2, counts.argmax(axis=1))
 
 
-def beside_one_rater(found: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How often one rater, and how often a judge, gives the verdict of the other raters.
+def against_one_rater(found: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How often a judge, and how often one rater, gives the verdict of the other raters.
 
     Args:
         found: The judge's verdicts `(comparisons,)`.
@@ -258,8 +248,7 @@ def beside_one_rater(found: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray,
     """
     judge, rater = np.zeros((2, len(counts)))
     for answer in range(3):
-        fellows = counts - np.eye(3, dtype=np.int64)[answer]
-        verdict = verdict_of(fellows)
+        verdict = verdict_of(counts - np.eye(3, dtype=np.int64)[answer])  # of the other raters
         judge += counts[:, answer] * (verdict == found)
         rater += counts[:, answer] * (verdict == answer)
     total = np.where(counts.sum(axis=1) > 1, counts.sum(axis=1), np.nan)

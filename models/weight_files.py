@@ -43,8 +43,9 @@ def write_weights(judge: EmpathyJudge, folder: Path) -> dict[str, str]:
     Returns:
         SHA-256 of each file, by its name in the folder.
     """
-    (adapter,) = judge.adapter
+    (adapter,), trained, files = judge.adapter, judge.trained_in_full(), [HEAD_FILE]
     if adapter is not None:
+        files.append(ADAPTER_FILE)
         adapter.peft_config["default"].base_model_name_or_path = judge.settings.backbone
         adapter.peft_config["default"].inference_mode = True
         # embedding layers are never trained, and to find that out PEFT would ask the hub for the base model
@@ -55,9 +56,10 @@ def write_weights(judge: EmpathyJudge, folder: Path) -> dict[str, str]:
     if adapter is not None and not any(weight.any() for name, weight in judge.trained().items() if "lora_B" in name):
         metadata[_ADAPTER] = _AT_ITS_START
     save_file(_on_cpu(_head_state(judge)), folder / HEAD_FILE, metadata=metadata)
-    if trained := judge.trained_in_full():
+    if trained:
+        files.append(BACKBONE_FILE)
         save_file(_on_cpu(trained), folder / BACKBONE_FILE)
-    return {name: file_hash(folder / name) for name in _weight_files(judge)}
+    return {name: file_hash(folder / name) for name in files}
 
 
 def read_weights(judge: EmpathyJudge, folder: Path, hashes: Mapping[str, str]) -> None:
@@ -67,9 +69,10 @@ def read_weights(judge: EmpathyJudge, folder: Path, hashes: Mapping[str, str]) -
         UserError: If a file is missing or broken, lacks a tensor or has one too many, was made for other scales,
             changes nothing, or is not the one of this hash.
     """
-    (adapter,) = judge.adapter
+    (adapter,), in_full, files = judge.adapter, judge.trained_in_full(), [HEAD_FILE]
     head, metadata = _read(folder / HEAD_FILE, _head_state(judge))
     if adapter is not None:
+        files.append(ADAPTER_FILE)
         _check_adapter_config(adapter, folder / ADAPTER_CONFIG)
         path = folder / ADAPTER_FILE
         tensors, _ = _read(path, get_peft_model_state_dict(adapter, save_embedding_layers=False))
@@ -78,10 +81,11 @@ def read_weights(judge: EmpathyJudge, folder: Path, hashes: Mapping[str, str]) -
         if trained and not any(tensor.any() for key, tensor in tensors.items() if "lora_B" in key):
             raise UserError(f"{path}: every lora_B is zero: the adapter changes nothing")
         set_peft_model_state_dict(adapter, tensors)
-    if trained := judge.trained_in_full():
-        tensors, _ = _read(folder / BACKBONE_FILE, trained)
+    if in_full:
+        files.append(BACKBONE_FILE)
+        tensors, _ = _read(folder / BACKBONE_FILE, in_full)
         with torch.no_grad():
-            for name, weight in trained.items():
+            for name, weight in in_full.items():
                 weight.copy_(tensors[name])
     scales, expected = metadata.get("dimensions", "nothing"), scales_text(judge.dimensions)
     if scales != expected:
@@ -90,7 +94,6 @@ def read_weights(judge: EmpathyJudge, folder: Path, hashes: Mapping[str, str]) -
         )
     # Frozen weights are not in the file; `_read` was strict about the others
     judge.load_state_dict(head, strict=False)
-    files = _weight_files(judge)
     if surplus := [name for name in hashes if name not in files and not name.startswith(f"{BACKBONE}/")]:
         raise UserError(f"{folder / surplus[0]}: {JUDGE_FILE} describes a judge without this file")
     for name in files:
@@ -144,13 +147,6 @@ def _check_adapter_config(adapter: PeftModel, path: Path) -> None:
         value = stored.get(key) if isinstance(stored, dict) else stored
         if value != config[key]:
             raise UserError(f"{path}: {key} is {shown(value)}; expected what {JUDGE_FILE} says, {shown(config[key])}")
-
-
-def _weight_files(judge: EmpathyJudge) -> list[str]:
-    """The files with trained weights in the folder of a judge."""
-    files = [HEAD_FILE]
-    files += [] if judge.adapter[0] is None else [ADAPTER_FILE]
-    return files + ([BACKBONE_FILE] if judge.trained_in_full() else [])
 
 
 def _head_state(judge: EmpathyJudge) -> dict[str, Tensor]:
@@ -256,7 +252,16 @@ def check_backbone(folder: Path, expected: Mapping[str, str]) -> Path:
         raise UserError(f"{folder / surplus[0]}: {JUDGE_FILE} names no such file; expected only what was exported")
     for name in sorted(wanted):
         check_hash(files[name], expected[name])
-    _check_index(backbone / BACKBONE_INDEX)
+    index = backbone / BACKBONE_INDEX
+    if index.is_file():
+        try:
+            parts = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(f"{index}: not an index of weight files") from None
+        # transformers reads whatever file the index names, also one that lies elsewhere
+        for part in parts:
+            if not isinstance(part, str) or "/" in part or "\\" in part or not (backbone / part).is_file():
+                raise UserError(f"{index}: weights in {shown(part)}; expected files beside it")
     return backbone
 
 
@@ -264,16 +269,3 @@ def backbone_files(folder: Path) -> dict[str, Path]:
     """Files of the backbone of a judge, by their names in the judge's folder."""
     paths = sorted(path for path in (folder / BACKBONE).rglob("*") if not path.is_dir() or path.is_symlink())
     return {path.relative_to(folder).as_posix(): path for path in paths}
-
-
-def _check_index(path: Path) -> None:
-    """Check that the index names files beside it, and no others."""
-    if not path.is_file():
-        return
-    try:
-        files = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path}: not an index of weight files") from None
-    for file in files:
-        if not isinstance(file, str) or "/" in file or "\\" in file or not (path.parent / file).is_file():
-            raise UserError(f"{path}: weights in {shown(file)}; expected files beside it")

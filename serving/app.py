@@ -1,4 +1,4 @@
-"""The routes of the service and its page, and what runs it until everybody who was let in has an answer."""
+"""The routes of the service and its page."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ from .settings import MAX_SITUATION, ServiceSettings
 
 _BEARER = HTTPBearer(auto_error=False, description="The token of this service.")
 _ABOUT = """Scores how well the voice of a spoken response fits its context. Clips are sent as files in a form; nothing
-is kept. Errors always have the form `{"error": {"code", "message"}}`, also where a request is no HTTP/1.1, has a head
-that is too large (414, 431) or too slow (408), or declares what is not known (501, 505). A body in very many small
-pieces gets 400. The page at `/` does the same by hand."""
+is kept. Errors always have the form `{"error": {"code", "message"}}`, also where a request is no HTTP/1.1 or has a head
+that is too large (431). A body in very many small pieces gets 400. The page at `/` does the same by hand."""
 
 
 def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = None) -> FastAPI:
@@ -62,12 +61,11 @@ def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = No
     app.add_middleware(Recorder, finished=service.finished, is_stopping=lambda: service.is_stopping)
     guarded = [Depends(_token_check(settings.token))] if settings.token is not None else []
 
-    def scoring(name: str, summary: str, form: type[Form], description: str | None = None) -> Callable[[Any], Any]:
+    def scoring(name: str, summary: str, form: type[Form]) -> Callable[[Any], Any]:
         """A route that takes a form and scores what is in it."""
         return app.post(
             f"/v1/{name}",
             summary=summary,
-            description=description,
             operation_id=name,
             dependencies=guarded,
             openapi_extra=request_body(form),
@@ -78,7 +76,7 @@ def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = No
     async def score(request: Request) -> schemas.Scored:
         judged = await service.answer(request, ScoreForm)
         (assessment,) = judged.assessments
-        return schemas.Scored(**_answer_of(judged), **_said_of(assessment))
+        return schemas.Scored(**_answer_of(judged), **_scores_of(assessment))
 
     @scoring("rank", "Rank several responses to one context", RankForm)
     async def rank(request: Request) -> schemas.Ranking:
@@ -89,18 +87,12 @@ def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = No
             **_answer_of(judged),
             dimension=judged.dimensions[0],
             ranking=[
-                schemas.Ranked(response=item.index + 1, **_said_of(judged.assessments[item.index]), over_next=beside)
+                schemas.Ranked(response=item.index + 1, **_scores_of(judged.assessments[item.index]), over_next=beside)
                 for item, beside in zip(ranked, over_next, strict=True)
             ],
         )
 
-    @scoring(
-        "reward",
-        "Rewards of several responses to one context",
-        RewardForm,
-        "For the training of a policy. The same content gets the same reward and is not scored twice. What was not "
-        "heard has none.",
-    )
+    @scoring("reward", "Rewards of several responses to one context, for the training of a policy", RewardForm)
     async def reward(request: Request) -> schemas.Rewards:
         judged = await service.answer(request, RewardForm)
         form, dimensions = judged.form, judged.dimensions
@@ -136,11 +128,8 @@ def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = No
         return schemas.About(
             judge=loaded.id,
             dimensions=[
-                schemas.AboutDimension(
-                    name=dimension.name,
-                    scale=Scale(dimension.minimum, dimension.maximum, dimension.higher_is_better),
-                )
-                for dimension in loaded.scorer.dimensions
+                schemas.AboutDimension(name=own.name, scale=Scale(own.minimum, own.maximum, own.higher_is_better))
+                for own in loaded.scorer.dimensions
             ],
             calibrated=loaded.scorer.calibration is not None,
             max_seconds=loaded.max_seconds,
@@ -148,39 +137,28 @@ def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = No
         )
 
     page, headers = page_of(needs_token=token)
+    open_to_all = responses(token=False)
 
-    # probes of load balancers ask with HEAD
+    # Load balancers ask with HEAD
     @app.head("/", include_in_schema=False)
-    @app.get(
-        "/",
-        summary="A page to try the judge",
-        operation_id="page",
-        response_class=HTMLResponse,
-        responses=responses(token=False),
-    )
+    @app.get("/", summary="A page to try the judge", response_class=HTMLResponse, responses=open_to_all)
     async def index() -> Response:
         return HTMLResponse(page, headers=headers)
 
     @app.head("/healthz", include_in_schema=False)
-    @app.get(
-        "/healthz", summary="Whether the service is alive", operation_id="healthz", responses=responses(token=False)
-    )
-    async def healthz() -> schemas.Health:
-        return schemas.Health(status="ok")
+    @app.get("/healthz", summary="Whether the service is alive", responses=open_to_all)
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
 
     @app.head("/readyz", include_in_schema=False)
-    @app.get(
-        "/readyz", summary="Whether requests are let in", operation_id="readyz", responses=responses(503, token=False)
-    )
-    async def readyz() -> schemas.Health:
-        # Raises, with 503, while there is no judge to ask
-        _ = service.judge
-        return schemas.Health(status="ready")
+    @app.get("/readyz", summary="Whether requests are let in", responses=responses(503, token=False))
+    async def readyz() -> dict[str, str]:
+        _ = service.judge  # raises, with 503, while there is no judge to ask
+        return {"status": "ready"}
 
     @app.get(
         "/metrics",
         summary="Counters for Prometheus",
-        operation_id="metrics",
         dependencies=[] if settings.open_metrics else guarded,
         response_class=_Exposition,
         responses=responses(token=token and not settings.open_metrics),
@@ -188,23 +166,15 @@ def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = No
     async def metrics() -> Response:
         return _Exposition(generate_latest(service.metrics.registry))
 
-    def document() -> dict[str, Any]:
-        schema = FastAPI.openapi(app)
-        # Scales and limits of the judge stand in the document once they are known
-        if service.is_ready:
-            schemas.tailor(schema, service.judge.scorer)
-        return schema
-
-    app.openapi = document
     return app
 
 
-def _answer_of(heard: Judged[Any]) -> dict[str, Any]:
+def _answer_of(judged: Judged[Any]) -> dict[str, Any]:
     """The fields of `schemas.Answer`."""
-    return {"judge": heard.judge.id, "level": heard.form.level, "seconds": heard.seconds}
+    return {"judge": judged.judge.id, "level": judged.form.level, "seconds": judged.seconds}
 
 
-def _said_of(found: Assessment) -> dict[str, Any]:
+def _scores_of(found: Assessment) -> dict[str, Any]:
     """Scores, warnings and windows of a response, as answers have them."""
     return {"scores": found.scores, "warnings": found.warnings, "windows": found.windows}
 
@@ -244,19 +214,12 @@ def page_of(needs_token: bool) -> tuple[str, Mapping[str, str]]:
     clips made in the browser. If the service wants a token, the page asks for it and keeps it in memory."""
     folder = Path(__file__).parent / "page"
     template, style, script = ((folder / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
-    policy = {
-        "default-src": "'none'",
-        "script-src": _hash(script),
-        "style-src": _hash(STYLE + style),
-        "connect-src": "'self'",
-        "media-src": "blob:",
-        "img-src": "data:",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-        "frame-ancestors": "'none'",
-    }
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(STYLE + style)}; connect-src 'self'; "
+        "media-src blob:; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
     headers = {
-        "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in policy.items()),
+        "Content-Security-Policy": policy,
         "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
     }
     variables = {"script": Markup(script), "needs_token": needs_token, "max_situation": MAX_SITUATION}

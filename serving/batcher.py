@@ -11,14 +11,17 @@ from dataclasses import dataclass, field
 from ..data_modules.errors import AudioError
 from ..data_modules.schema import Pair
 from ..models.assessment import Assessment
-from ..models.clip_encoder import lost_device
+from ..models.scoring import lost_device
 from ..scorer import Scorer
 
 LONG_TEXT = 1_000
-"""Bytes of a situation beyond which a pair is scored alone: others would be padded to its length."""
+"""Bytes of a situation that are as much work as one more window, and beyond which a pair is scored alone: others would
+be padded to its length."""
 LONG_AUDIO = 60.0
 """Seconds that are read for a pair beyond which it is scored alone: others would wait for all of them."""
-_OLD_SHARE = 0.8  # weight of the old value in the running mean of seconds for a unit of work
+_FIRST_PACE = 0.02  # seconds for a second of audio, until it was measured
+_OLD_SHARE = 0.8  # weight of the old value in a running mean of batches
+_LEAST_SECONDS = 5.0  # of audio, as which a pair counts however short it is
 
 
 def work_of(windows: int, situation: str) -> int:
@@ -32,7 +35,7 @@ class QueuedPair:
 
     pair: Pair  # what is scored
     level: float  # of its intervals
-    windows: int = 1  # in how many it is read
+    work: int = 1  # see `work_of`
     seconds: float = 0.0  # of audio that is read; a clip is read again for each window of the other clips
     clipped: bool = False  # its response is (`data_modules.audio.is_clipped`)
     # its assessment, or what is wrong with its audio; cancelled = nobody wants it any more
@@ -42,45 +45,31 @@ class QueuedPair:
     waited: float = 0.0  # seconds before its batch began
 
     @property
-    def work(self) -> int:
-        """See `work_of`."""
-        return work_of(self.windows, self.pair.situation or "")
-
-    @property
     def is_long(self) -> bool:
         """Whether it is scored alone."""
-        return self.seconds > LONG_AUDIO or self.work > self.windows
+        return self.seconds > LONG_AUDIO or work_of(1, self.pair.situation or "") > 1
+
+    @property
+    def cost(self) -> float:
+        """What its time is proportional to: seconds of audio, each window with the whole text."""
+        return max(self.seconds, _LEAST_SECONDS) * work_of(1, self.pair.situation or "")
 
 
 class Full(Exception):
     """There is no place left."""
 
 
-@dataclass
-class _Pace:
-    """Seconds for a unit of work, a running mean."""
-
-    seconds: float
-    old_share: float  # weight of the old value in the next mean
-
-    def measured(self, seconds: float) -> None:
-        self.seconds += (1 - self.old_share) * (seconds - self.seconds)
-        self.old_share = _OLD_SHARE
-
-
 class Batcher:
     """A bounded queue and the one thread that calls the judge.
 
-    It takes what came first, at most a batch of the scorer's. Pairs of long texts or of much audio are scored one by
-    one; those behind such a pair may join the batch before it. As long as others are on their way (`announce`) it waits
-    a moment for them, but never longer than `max_wait`: a client that is alone never waits.
+    As soon as the judge is free it takes what came first, at most a batch of the scorer's. Pairs of long texts or of
+    much audio are scored one by one; those behind such a pair may join the batch before it.
 
     Args:
         scorer: The judge.
         max_queue: Work that may wait, see `work_of`.
-        max_wait: Seconds.
-        on_batch: Told how many pairs were scored together, and in how many seconds.
-        on_lost: Told the error of a GPU that this process cannot use any more.
+        on_batch: Called with the number of pairs that were scored together, and the seconds that it took.
+        on_lost: Called with the error of a GPU that this process cannot use any more.
         patience: Seconds; nothing is let in while a pair would have to wait for longer, and no pair that is scored
             alone while it would have to wait for longer than half of them.
     """
@@ -89,48 +78,33 @@ class Batcher:
         self,
         scorer: Scorer,
         max_queue: int,
-        max_wait: float,
         on_batch: Callable[[int, float], None],
         on_lost: Callable[[Exception], None],
         patience: float = float("inf"),
     ) -> None:
-        self._scorer, self._max_queue, self._max_wait, self._patience = scorer, max_queue, max_wait, patience
+        self._scorer, self._max_queue, self._patience = scorer, max_queue, patience
         self._on_batch, self._on_lost = on_batch, on_lost
         self.jobs: list[QueuedPair] = []  # that wait, the first that came first
-        # few long pairs are let in until the first was scored: a judge may take half a second for each window
-        self._short, self._long = _Pace(0.05, _OLD_SHARE), _Pace(0.5, 0.0)
+        self.pace = _FIRST_PACE  # seconds for a unit of cost
+        self._mean_seconds, self._mean_cost = _FIRST_PACE * _LEAST_SECONDS, _LEAST_SECONDS  # of a batch
         self._changed = threading.Condition()
-        self._coming = 0
         self._closed = False
         self._begun: Sequence[QueuedPair] = ()
         self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)
         self._thread.start()
 
-    def _pace_of(self, job: QueuedPair) -> _Pace:
-        return self._long if job.is_long else self._short
-
     def seconds(self) -> float:
         """How long it takes until what waits now is scored."""
-        return sum(self._pace_of(job).seconds * job.work for job in (*self.jobs, *self._begun))
+        return self.pace * sum(job.cost for job in (*self.jobs, *self._begun))
 
     def has_place(self, work: int = 1, long: bool = False) -> bool:
         """Whether so much more work may wait; `long` = of pairs that are scored alone."""
-        # a few long pairs would otherwise fill the time in which many short ones are scored
+        # A few long pairs would otherwise fill the time in which many short ones are scored
         patience = self._patience / 2 if long else self._patience
         return sum(job.work for job in self.jobs) + work <= self._max_queue and self.seconds() <= patience
 
-    def announce(self, change: int) -> None:
-        """Note that so many more (or fewer) pairs are on their way."""
-        with self._changed:
-            self._coming += change
-            self._changed.notify()
-
     def submit(self, jobs: Sequence[QueuedPair]) -> None:
-        """Let jobs wait, all of them or none.
-
-        Raises:
-            Full: If there are not so many places.
-        """
+        """Let jobs wait, all of them or none; raises `Full` if there are not so many places."""
         with self._changed:
             if not self.has_place(sum(job.work for job in jobs), any(job.is_long for job in jobs)):
                 raise Full
@@ -174,8 +148,10 @@ class Batcher:
                 for job, outcome in zip(group, assessments, strict=True):
                     job.future.set_result(outcome)
             seconds = time.monotonic() - start
-            # A batch is either one long pair or short ones alone
-            self._pace_of(jobs[0]).measured(seconds / sum(job.work for job in jobs))
+            # A ratio of means: the mean of ratios would follow small batches, which are slow for their cost
+            self._mean_seconds += (1 - _OLD_SHARE) * (seconds - self._mean_seconds)
+            self._mean_cost += (1 - _OLD_SHARE) * (sum(job.cost for job in jobs) - self._mean_cost)
+            self.pace = self._mean_seconds / self._mean_cost
             self._begun = ()
             self._on_batch(len(jobs), seconds)
 
@@ -185,23 +161,12 @@ class Batcher:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self.jobs or self._closed)
-                if waiting := self.jobs:
-                    # Waits for others that are on their way, but no longer than the first one may wait
-                    left = min(job.entered for job in waiting) + self._max_wait - time.monotonic()
-                    self._changed.wait_for(
-                        lambda: len(self.jobs) >= size or not self._coming or self._closed, max(0.0, left)
-                    )
-                taken, closed = self._take(size), self._closed
+                # The first decides, so that a long pair is not passed over for ever
+                taken, closed = self.jobs[:1], self._closed
+                if taken and not taken[0].is_long:
+                    taken = [job for job in self.jobs if not job.is_long][:size]
+                self.jobs = [job for job in self.jobs if job not in taken]
             # From here on a job cannot be cancelled any more; those that were are left out
             jobs = [job for job in taken if job.future.set_running_or_notify_cancel()]
             if jobs or (closed and not taken):
                 return jobs
-
-    def _take(self, size: int) -> list[QueuedPair]:
-        # The first decides, so that a long pair is not passed over for ever
-        batch = self.jobs[:1]
-        if batch and not batch[0].is_long:
-            batch = [job for job in self.jobs if not job.is_long][:size]
-        taken = set(batch)
-        self.jobs = [job for job in self.jobs if job not in taken]
-        return batch

@@ -11,13 +11,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import os
+import queue
 import resource
+import subprocess
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import BinaryIO, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -31,7 +34,6 @@ MAX_SAMPLES = 2**25
 hold far more."""
 MAX_MEMORY = 2**30
 """Bytes of data that a process may have; beyond, a clip is refused."""
-_PIPE_BYTES = 2**20
 _START_SECONDS = 120.0
 
 
@@ -44,125 +46,120 @@ class Decoded(NamedTuple):
 
 
 class Decoders:
-    """A few processes that decode to a sample rate (Hz). One that takes more than `decode_seconds` for a clip is killed
-    and replaced."""
+    """A few processes that decode to a sample rate (Hz), with a thread for each of them. A process that takes more than
+    `seconds` for a clip is killed and replaced."""
 
     def __init__(
-        self, count: int, rate: int, max_seconds: float, decode_seconds: float, on_restart: Callable[[], None]
+        self, count: int, rate: int, max_seconds: float, seconds: float, on_restart: Callable[[], None]
     ) -> None:
-        self._rate, self._max_seconds, self._seconds = rate, max_seconds, decode_seconds
-        self._on_restart = on_restart
-        self._free: asyncio.Queue[_Worker] = asyncio.Queue()
-        self._workers = [_Worker() for _ in range(count)]
-        self._under_way: set[asyncio.Task[Decoded]] = set()
-        self._threads = ThreadPoolExecutor(count, thread_name_prefix="resampling")
+        self._rate, self._max_seconds, self._on_restart = rate, max_seconds, on_restart
+        self.seconds = seconds
+        self.workers = [Worker() for _ in range(count)]
+        self._free: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="decoding")
 
     async def start(self) -> None:
         """Start the processes."""
-        await asyncio.gather(*(worker.start() for worker in self._workers))
-        for worker in self._workers:
-            self._free.put_nowait(worker)
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*(loop.run_in_executor(self._threads, worker.start) for worker in self.workers))
+        for worker in self.workers:
+            self._free.put(worker)
 
     async def stop(self) -> None:
         """End them; what they are doing is lost."""
-        for worker in self._workers:
-            await worker.kill()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
-        self._threads.shutdown(wait=False)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for worker in self.workers:
+            worker.kill()
 
     async def decode(self, data: bytes, name: str) -> Decoded:
-        """A clip at the judge's rate.
-
-        Args:
-            data: A file.
-            name: What messages call it.
+        """The clip in a file, at the judge's rate; `name` is what messages call it.
 
         Raises:
             AudioError: If it cannot be used, or not be decoded in time.
         """
-        worker = await self._free.get()
-        # the caller may be cancelled; the exchange goes on to its end, else half a reply would stay in the pipe
-        task = asyncio.create_task(self._exchange(worker, data, name))
-        self._under_way.add(task)
-        task.add_done_callback(self._forget)
-        return await asyncio.shield(task)
+        # Who is cancelled while a clip is decoded does not stop the thread: half a reply would stay in the pipe
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._decode, data, name)
 
-    def _forget(self, task: asyncio.Task[Decoded]) -> None:
-        self._under_way.discard(task)
-        if not task.cancelled():
-            task.exception()  # nobody may be waiting for it any more
-
-    async def _exchange(self, worker: _Worker, data: bytes, name: str) -> Decoded:
+    def _decode(self, data: bytes, name: str) -> Decoded:
+        worker = self._free.get()  # never waits: there are as many threads as workers
         try:
-            await worker.start()
-            async with asyncio.timeout(self._seconds):
-                clip = await worker.decode(data, name, self._max_seconds)
-            # resampled here, so that there are never more clips at their own rate than processes
-            loop = asyncio.get_running_loop()
-            samples = await loop.run_in_executor(self._threads, decode, clip, self._rate)
-            return Decoded(Clip(samples, self._rate, name), clip.seconds, is_clipped(clip))
-        except TimeoutError:
-            await self._replace(worker)
-            raise AudioError(f"{name}: decoding took longer than {self._seconds:g} s") from None
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, ValueError):
-            await self._replace(worker)
-            raise AudioError(f"{name}: the decoder crashed on it") from None
+            worker.start()
+            clip = worker.decode(data, name, self._max_seconds, self.seconds)
+        except (OSError, ValueError) as error:
+            worker.kill()
+            self._on_restart()
+            slow = isinstance(error, TimeoutError)
+            reason = f"decoding took longer than {self.seconds:g} s" if slow else "the decoder crashed on it"
+            raise AudioError(f"{name}: {reason}") from None
         finally:
-            self._free.put_nowait(worker)
-
-    async def _replace(self, worker: _Worker) -> None:
-        logging.getLogger("empathy_judge.serving").warning("decoder replaced")
-        self._on_restart()
-        await worker.kill()
+            self._free.put(worker)
+        # Resampled in this thread, so that there are never more clips at their own rate than processes
+        return Decoded(Clip(decode(clip, self._rate), self._rate, name), clip.seconds, is_clipped(clip))
 
 
-class _Worker:
+class Worker:
     """One process, started when it is needed."""
 
     def __init__(self) -> None:
-        self._process: asyncio.subprocess.Process | None = None
+        self.process: subprocess.Popen[bytes] | None = None
 
-    async def start(self) -> tuple[asyncio.StreamWriter, asyncio.StreamReader]:
-        """Start the process if there is none, or if it has ended; returns the streams that it reads and writes."""
-        if self._process is None or self._process.returncode is not None:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", __name__),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                limit=_PIPE_BYTES,
-                env=_environment(),
-                start_new_session=True,  # Ctrl-C is for the service, which ends its decoders itself
-            )
-            # The first line says that the process is ready
-            async with asyncio.timeout(_START_SECONDS):
-                await self._process.stdout.readline()  # pyright: ignore[reportOptionalMemberAccess] it is a pipe
-        assert self._process.stdin is not None and self._process.stdout is not None  # noqa: PT018 (for pyright)
-        return self._process.stdin, self._process.stdout
+    def start(self) -> None:
+        """Start the process if there is none, or if it has ended."""
+        if self.process is not None and self.process.poll() is None:
+            return
+        self.kill()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=_environment(),
+            start_new_session=True,  # Ctrl-C is for the service, which ends its decoders itself
+        )
+        with self._killed_after(_START_SECONDS) as (_, replies):
+            json.loads(replies.readline())  # the first line says that the process is ready
 
-    async def kill(self) -> None:
-        process, self._process = self._process, None
-        if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            assert process.stdout is not None
-            # asyncio waits for the end of the pipe as well, which it does not reach while a long reply is unread
-            # Another task may still read it, and reaches its end
-            with contextlib.suppress(RuntimeError):
-                await process.stdout.read()
-            await process.wait()
+    def kill(self) -> None:
+        """End the process."""
+        # On leaving, `Popen` closes the pipes and waits; what was not sent yet cannot be sent any more
+        if self.process is not None:
+            with contextlib.suppress(BrokenPipeError), self.process:
+                self.process.kill()
 
-    async def decode(self, data: bytes, name: str, max_seconds: float) -> Clip:
-        requests, replies = await self.start()
+    def decode(self, data: bytes, name: str, max_seconds: float, seconds: float) -> Clip:
+        """The clip at its own rate.
+
+        Raises:
+            AudioError: If the process refuses it.
+            TimeoutError: If it takes longer than `seconds`; the process is killed.
+            OSError, ValueError: If the process ends, before its reply or in the middle of it.
+        """
         head = {"bytes": len(data), "name": name, "max_seconds": max_seconds}
-        requests.write(json.dumps(head).encode() + b"\n")
-        requests.write(data)
-        await requests.drain()
-        reply = json.loads(await replies.readuntil(b"\n"))
-        if "error" in reply:
-            raise AudioError(reply["error"], reply["kind"])
-        samples = await replies.readexactly(4 * reply["samples"])
-        return Clip(np.frombuffer(samples, dtype=np.float32), reply["rate"], name)
+        with self._killed_after(seconds) as (requests, replies):
+            _send(requests, head, data)
+            reply = json.loads(replies.readline())
+            if "error" in reply:
+                raise AudioError(reply["error"], reply["kind"])
+            samples = np.frombuffer(replies.read(4 * reply["samples"]), dtype=np.float32)
+        if len(samples) != reply["samples"]:
+            raise ValueError("the reply is cut off")
+        return Clip(samples, reply["rate"], name)
+
+    @contextlib.contextmanager
+    def _killed_after(self, seconds: float) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+        """The pipes of the process, which is killed when time is over: whoever waits at a pipe goes on."""
+        assert self.process is not None and self.process.stdin is not None  # noqa: PT018 (for pyright)
+        assert self.process.stdout is not None
+        timer, end = threading.Timer(seconds, self.kill), time.monotonic() + seconds
+        timer.start()
+        try:
+            yield self.process.stdin, self.process.stdout
+        except (OSError, ValueError):
+            if time.monotonic() >= end:
+                raise TimeoutError from None
+            raise
+        finally:
+            timer.cancel()
 
 
 def _environment() -> dict[str, str]:
@@ -176,16 +173,17 @@ def _environment() -> dict[str, str]:
     }
 
 
+def _send(pipe: IO[bytes], head: dict[str, object], data: bytes = b"") -> None:
+    pipe.write(json.dumps(head).encode() + b"\n")
+    pipe.write(data)
+    pipe.flush()
+
+
 # ---------------------------------------------------------------- in the process
 
 
 def decode_safely(data: bytes, name: str, max_seconds: float) -> Clip:
-    """A clip at its own rate.
-
-    Args:
-        data: A file.
-        name: What messages call it.
-        max_seconds: Longest clip that is accepted.
+    """A clip at its own rate, of at most `max_seconds`; `name` is what messages call it.
 
     Raises:
         AudioError: As `load_clip`; also for more than `MAX_CHANNELS` channels or `MAX_SAMPLES` samples, or where the
@@ -211,25 +209,19 @@ def main() -> None:
     """Decode until the input ends."""
     resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # what libraries print goes to standard error
+    # What libraries print goes to standard error
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    _reply(replies, {"ready": True})
+    _send(replies, {"ready": True})
     while line := sys.stdin.buffer.readline():
         request = json.loads(line)
         data = sys.stdin.buffer.read(request["bytes"])
         try:
             clip = decode_safely(data, request["name"], request["max_seconds"])
         except AudioError as error:
-            _reply(replies, {"error": str(error), "kind": error.kind})
+            _send(replies, {"error": str(error), "kind": error.kind})
         else:
-            _reply(replies, {"rate": clip.rate, "samples": len(clip.samples)}, clip.samples.tobytes())
-
-
-def _reply(replies: BinaryIO, head: dict[str, object], data: bytes = b"") -> None:
-    replies.write(json.dumps(head).encode() + b"\n")
-    replies.write(data)
-    replies.flush()
+            _send(replies, {"rate": clip.rate, "samples": len(clip.samples)}, clip.samples.tobytes())
 
 
 if __name__ == "__main__":

@@ -7,24 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.functional_validators import AfterValidator, BeforeValidator
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from ..data_modules.numerals import parse_number
 from ..models.calibration import DEFAULT_LEVEL, LEVELS
 from ..models.three_way import MAX_ERRORS
-from .multipart import boundary_of, parts_of
 from .schemas import ClientGone, Problem
-from .settings import MAX_RESPONSES, MAX_SITUATION, MAX_TURNS, ServiceSettings, reason_of
+from .settings import MAX_RESPONSES, MAX_SITUATION, MAX_TURNS, Limits
 
 _FILES = ("response", "context")
 MAX_DEVIATIONS = 10.0
 _MAX_PARTS = MAX_TURNS + MAX_RESPONSES + 4  # and the texts
-_MAX_TEXT_BYTES = 2 * MAX_SITUATION  # of all texts together
 _CONTENT_TYPES = "audio/wav, audio/flac, audio/ogg, audio/mpeg, audio/aiff"
 
 
@@ -54,10 +56,6 @@ def _one_of(shares: Sequence[float], more: str = "") -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _without_default(schema: dict[str, JsonValue]) -> None:
-    schema.pop("default")
-
-
 class Form(BaseModel):
     """What all routes that score take."""
 
@@ -73,7 +71,6 @@ class Form(BaseModel):
         default="",
         max_length=MAX_SITUATION,
         description=f"Text about the situation, as raters were given it; at most {MAX_SITUATION} bytes in UTF-8.",
-        json_schema_extra=_without_default,
     )
 
     @property
@@ -84,7 +81,7 @@ class Form(BaseModel):
 
     @property
     def keys(self) -> list[str]:
-        """What each response is known by; those with the same key are heard once."""
+        """What each response is known by; those with the same key are scored once."""
         return [str(number) for number in range(len(self.responses))]
 
 
@@ -110,11 +107,7 @@ class RewardForm(Form):
     response: list[bytes] = Field(
         description="Responses, such as the completions of a group.", min_length=1, max_length=MAX_RESPONSES
     )
-    dimension: str = Field(
-        default="",
-        description="What counts; may be left out: then all dimensions count, equally.",
-        json_schema_extra=_without_default,
-    )
+    dimension: str = Field(default="", description="What counts; empty = all dimensions, equally.")
     deviations: Annotated[float, Field(ge=0, le=MAX_DEVIATIONS, allow_inf_nan=False), BeforeValidator(_number)] = Field(
         default=0.0,
         description="Standard errors by which each score is taken to be worse; an error where the judge is not "
@@ -135,11 +128,7 @@ class RankForm(IntervalForm):
     """What `/v1/rank` takes."""
 
     response: list[bytes] = Field(description="Responses to compare.", min_length=1, max_length=MAX_RESPONSES)
-    dimension: str = Field(
-        default="",
-        description="What to rank by; may be left out where the judge knows only one.",
-        json_schema_extra=_without_default,
-    )
+    dimension: str = Field(default="", description="What to rank by; may be empty where the judge knows only one.")
     max_error: Annotated[float | None, _one_of(MAX_ERRORS)] = Field(
         default=None,
         description="Say which of two neighbours is better only where at most this share of such verdicts is wrong; "
@@ -158,52 +147,65 @@ def request_body(form: type[Form]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"multipart/form-data": content}}}
 
 
-def check_head(request: Request, settings: ServiceSettings) -> None:
-    """Check what is known before the body.
-
-    Raises:
-        Problem: If it is no form, compressed, or too large.
-    """
-    boundary_of(request.headers.get("content-type", ""))
+def check_head(request: Request, form: type[Form], limits: Limits) -> None:
+    """Refuse, before the body comes, what is no form, compressed or too large, or has a field in the address."""
+    kind, options = parse_options_header(request.headers.get("content-type"))
+    if kind != b"multipart/form-data" or not options.get(b"boundary"):
+        raise Problem("not_multipart")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Problem("not_multipart", "Content-Encoding; expected none, send the form as it is")
     length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > settings.max_bytes:
-        raise too_large(settings)
+    if length.isdecimal() and int(length) > limits.max_bytes:
+        raise too_large(limits)
+    for name in form.model_fields:
+        if name in request.query_params:
+            expected = "expected a part of the form"
+            raise Problem("invalid", f"{name}: stands in the address, where it is not read; {expected}")
 
 
-async def receive(
-    request: Request, form: type[FormT], settings: ServiceSettings, count: Callable[[int], None]
-) -> FormT:
-    """Read a form, in memory: nothing is written to disk.
+class _Parser(MultiPartParser):
+    """Starlette's parser, which writes nothing to disk and knows whether the form has an end."""
+
+    spool_max_size = 2**40
+    is_complete = False
+
+    def on_headers_finished(self) -> None:
+        # Starlette makes a text, perhaps of other bytes, of a part without a file name
+        if (head := self._current_part.content_disposition) is not None:
+            self._current_part.content_disposition = head + b'; filename="part"'
+        super().on_headers_finished()
+
+    def on_end(self) -> None:
+        self.is_complete = True
+
+
+async def receive(request: Request, form: type[FormT], limits: Limits, count: Callable[[int], None]) -> FormT:
+    """Read a form, in memory.
 
     Args:
-        request: What is read.
+        request: What is read, after `check_head`.
         form: Its kind.
-        settings: Limits of time.
-        count: Told how many bytes have come; raises where they are too many.
+        limits: Of time.
+        count: Called with the number of bytes that have come; raises where they are too many.
 
     Raises:
         Problem: If it is too large, too slow, or not what is expected.
         ClientGone: If the client hung up.
     """
-    names = [*_FILES, *(name for name in form.model_fields if name not in _FILES)]
-    if (misplaced := next((name for name in names if name in request.query_params), None)) is not None:
-        raise Problem(
-            "invalid", f"{misplaced}: stands in the address, where it is not read; expected a part of the form"
-        )
-    body = await _body_of(request, settings, count)
-    parts: dict[str, list[bytes]] = {}
-    text_bytes = 0
-    for name, content in parts_of(body, boundary_of(request.headers["content-type"]), _MAX_PARTS):
-        if name not in names:
-            raise Problem("invalid", f"a part of the form is not known; expected {', '.join(names)}")
-        text_bytes += 0 if name in _FILES else len(content)
-        if text_bytes > _MAX_TEXT_BYTES:
-            raise Problem("invalid", f"{name}: more than {_MAX_TEXT_BYTES} bytes; expected at most {MAX_SITUATION}")
-        parts.setdefault(name, []).append(content)
+    body = _body_of(request, limits, count)
+    parser = _Parser(request.headers, body, max_files=_MAX_PARTS)
+    try:
+        sent = await parser.parse()
+    except MultiPartException as error:
+        raise Problem("bad_request", f"the form cannot be read: {error.message}") from None
+    if not parser.is_complete:
+        raise Problem("bad_request")
     values: dict[str, Any] = {}
-    for name, contents in parts.items():
+    for name in sent:
+        if name not in form.model_fields:
+            names = sorted(form.model_fields, key=lambda own: own != "response")
+            raise Problem("invalid", f"a part of the form is not known; expected {', '.join(names)}")
+        contents = [await part.read() for part in sent.getlist(name) if isinstance(part, UploadFile)]
         if form.model_fields[name].annotation == list[bytes]:
             values[name] = contents
         elif len(contents) > 1:
@@ -217,29 +219,31 @@ async def receive(
     try:
         return form.model_validate(values)
     except ValidationError as error:
-        name, reason = reason_of(error)
-        raise Problem("invalid", f"{name}: {reason}") from None
+        first = error.errors(include_input=False)[0]  # the values are those of a stranger
+        reason = re.sub(r"^\w+ should (have|be)", "expected", first["msg"].removeprefix("Value error, "))
+        reason = "missing" if first["type"] == "missing" else reason
+        raise Problem("invalid", f"{first['loc'][0]}: {reason}") from None
 
 
-def too_large(settings: ServiceSettings) -> Problem:
+def too_large(limits: Limits) -> Problem:
     """The refusal of a body."""
-    return Problem("too_large", f"the body is too large; expected at most {settings.max_bytes} bytes")
+    return Problem("too_large", f"the body is too large; expected at most {limits.max_bytes} bytes")
 
 
-async def _body_of(request: Request, settings: ServiceSettings, count: Callable[[int], None]) -> bytearray:
-    """CRLF and the body of a request, within limits of time.
+async def _body_of(request: Request, limits: Limits, count: Callable[[int], None]) -> AsyncGenerator[bytes, None]:
+    """The body of a request as it comes, within limits of time.
 
     `max_body_size` of Starlette would answer 413 in plain text, also where another error comes first.
     """
-    clock, body, more = asyncio.get_running_loop().time, bytearray(b"\r\n"), True
-    end = clock() + settings.body_seconds
-    limits = f"{settings.body_seconds:g} s in all, {settings.idle_seconds:g} s of silence"
-    slow = Problem("body_timeout", f"the body came too slowly; expected at most {limits}")
+    clock, more = asyncio.get_running_loop().time, True
+    end = clock() + limits.body_seconds
+    expected = f"expected at most {limits.body_seconds:g} s in all, {limits.idle_seconds:g} s of silence"
+    slow = Problem("body_timeout", f"the body came too slowly; {expected}")
     while more:
         if clock() >= end:  # a timer does not fire while bytes lie ready
             raise slow
         try:
-            async with asyncio.timeout(min(settings.idle_seconds, end - clock())):
+            async with asyncio.timeout(min(limits.idle_seconds, end - clock())):
                 message = await request.receive()
         except TimeoutError:
             raise slow from None
@@ -247,5 +251,4 @@ async def _body_of(request: Request, settings: ServiceSettings, count: Callable[
             raise ClientGone
         chunk, more = message.get("body", b""), message.get("more_body", False)
         count(len(chunk))
-        body += chunk
-    return body
+        yield chunk

@@ -26,7 +26,12 @@ class OriginCheck:
     """
 
     def __init__(self, app: ASGIApp, settings: ServiceSettings) -> None:
-        self._app, self._names = app, names_of(settings)
+        self._app = app
+        own = {socket.gethostname()} if settings.host in ALL_ADDRESSES else set[str]()
+        names = {"localhost", settings.host, *own, *settings.allowed_hosts}
+        if settings.token is not None and not settings.allowed_hosts:
+            names = {"*"}
+        self._names = {name.lower() for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, as ASGI calls it."""
@@ -41,33 +46,20 @@ class OriginCheck:
         if host is not None:  # in HTTP/1.0 it may be missing, but no browser speaks that
             if not (name := _name_of(host)):
                 return Problem("bad_request", "Host; expected a name or an address, with or without a port")
-            if not (self._knows(host) or _is_address(name)):
+            if not (self._is_known(name) or _is_address(name)):
                 return Problem("wrong_host")
         # These change nothing, and a browser keeps the answer from pages of other origins
         if method in _SAFE:
             return None
-        origin = headers.get("origin")
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site") or (
-            origin is not None and not self._is_own(origin, host)
-        ):
-            return Problem("other_origin")
-        return None
+        foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        if (origin := headers.get("origin")) is not None:
+            _, scheme, where = origin.partition("://")  # there is none in "null"
+            is_same = where.lower() == (host or "").lower()
+            foreign |= not (scheme and (is_same or self._is_known(_name_of(where))))
+        return Problem("other_origin") if foreign else None
 
-    def _knows(self, host: str) -> bool:
-        return bool(name := _name_of(host)) and ("*" in self._names or name in self._names)
-
-    def _is_own(self, origin: str, host: str | None) -> bool:
-        """Whether a page of this origin may ask: of the host that it asks, or of one that is known by name."""
-        _, scheme, where = origin.partition("://")  # there is none in "null"
-        return bool(scheme) and (where.lower() == (host or "").lower() or self._knows(where))
-
-
-def names_of(settings: ServiceSettings) -> frozenset[str]:
-    """Names of this service; `*` among them = all are."""
-    if settings.token is not None and not settings.allowed_hosts:
-        return frozenset("*")
-    own = {socket.gethostname()} if settings.host in ALL_ADDRESSES else set[str]()
-    return frozenset(name.lower() for name in {"localhost", settings.host, *own, *settings.allowed_hosts})
+    def _is_known(self, name: str) -> bool:
+        return name in self._names or bool(name and "*" in self._names)
 
 
 def _name_of(host: str) -> str:

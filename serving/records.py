@@ -5,8 +5,7 @@ The log holds what a request was and what became of it, never what was said in i
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import functools
 import json
 import logging
 import re
@@ -32,7 +31,6 @@ CLIENT_GONE = 499
 _KEY = "empathy_judge.record"
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PACKAGE_FRAMES = 6
-_KIND = 60  # characters of a warning that say what it is about
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _PAIRS = (1, 2, 4, 8, 16, 32, 64, 128)
 HEADERS = {
@@ -42,7 +40,6 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 """Of every answer."""
-_LINGER_SECONDS, _LINGER_SILENCE = 5.0, 1.0
 
 
 @dataclass(eq=False)
@@ -55,7 +52,8 @@ class RequestRecord:
     begun: float = field(default_factory=time.monotonic)  # `time.monotonic`
     status: int = 0  # of the answer
     code: str = ""  # of `schemas.Code`; empty = no error
-    facts: dict[str, Any] = field(default_factory=dict)  # what the stages add: sizes, durations, batch
+    bytes: int = 0  # of its body, so far
+    facts: dict[str, Any] = field(default_factory=dict)  # what the stages add: durations, batch
     admitted: bool = False  # it was let in, and has to be finished before the service ends
     refused: Problem | None = None  # what the connection answered while the body came, to a client that is gone now
 
@@ -66,10 +64,12 @@ class RequestRecord:
 
     def write(self) -> None:
         """Write the record to the log."""
-        values = {"id": self.id, "method": self.method, "route": self.route, "status": self.status}
-        code = {"code": self.code} if self.code else {}
-        duration = {"ms": round(1000 * self.seconds, 1)}
-        LOGGER.info("request", extra={"facts": {**values, **code, **duration, **self.facts}})
+        facts: dict[str, Any] = {"id": self.id, "method": self.method, "route": self.route, "status": self.status}
+        if self.code:
+            facts["code"] = self.code
+        if self.admitted:
+            facts["bytes"] = self.bytes
+        LOGGER.info("request", extra={"facts": {**facts, "ms": round(1000 * self.seconds, 1), **self.facts}})
 
 
 def record_of(scope: Scope) -> RequestRecord:
@@ -102,30 +102,10 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
-class OncePerSecond(logging.Filter):
-    """Lets through one line a second of a warning that repeats, such as one for each of many connections."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._last: dict[str, float] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a line is written; requests and bugs always are."""
-        if record.levelno != logging.WARNING and record.name == LOGGER.name:
-            return True
-        # By how a warning begins: what follows differs from one connection to the next
-        kind, now = f"{record.name} {record.msg}"[:_KIND], time.monotonic()
-        if now - self._last.get(kind, -1.0) < 1.0:
-            return False
-        self._last = {name: last for name, last in self._last.items() if now - last < 1.0} | {kind: now}
-        return True
-
-
 def log_json() -> None:
     """Write the log as lines of JSON to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    handler.addFilter(OncePerSecond())
     logging.getLogger().addHandler(handler)
     logging.captureWarnings(True)
     LOGGER.setLevel(logging.INFO)
@@ -138,35 +118,29 @@ class Metrics:
     """What Prometheus reads at `/metrics`; every service has a registry of its own.
 
     Args:
-        waiting: Says how many pairs wait.
+        waiting: Returns how many pairs wait.
+        uploads: Returns how many requests are received or decoded.
     """
 
-    def __init__(self, waiting: Callable[[], float]) -> None:
-        self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-
-        def histogram(name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"empathy_judge_{name}", text, labels, buckets=buckets, registry=registry)
-
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"empathy_judge_{name}", text, labels, registry=registry)
-
-        self.requests = counter("requests", "Requests that were answered.", "route", "status")
-        self.latency = histogram(
-            "request_seconds", "From the head of a request to the end of its answer.", ("route",), _SECONDS
-        )
-        self.stages = histogram(
-            "stage_seconds", "Time of scored requests by stage: receive, decode, wait, score.", ("stage",), _SECONDS
-        )
-        self.refused = counter("refused", "Requests without a score.", "code")
+    def __init__(self, waiting: Callable[[], float], uploads: Callable[[], float]) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        counter = functools.partial(Counter, namespace="empathy_judge", registry=self.registry)
+        gauge = functools.partial(Gauge, namespace="empathy_judge", registry=self.registry)
+        histogram = functools.partial(Histogram, namespace="empathy_judge", registry=self.registry)
+        self.requests = counter("requests", "Requests that were answered.", ("route", "status"))
+        latency = "From the head of a request to the end of its answer."
+        self.latency = histogram("request_seconds", latency, ("route",), buckets=_SECONDS)
+        stages = "Time of scored requests by stage: receive, decode, wait, score."
+        self.stages = histogram("stage_seconds", stages, ("stage",), buckets=_SECONDS)
+        self.refused = counter("refused", "Requests without a score.", ("code",))
         self.accepted = counter("accepted", "Requests that were let in.")
-        self.batches = histogram("batch_pairs", "Pairs that were scored together.", (), _PAIRS)
+        self.batches = histogram("batch_pairs", "Pairs that were scored together.", buckets=_PAIRS)
         self.batch_seconds = counter("scoring_seconds", "Time that the judge worked.")
         self.audio_seconds = counter("audio_seconds", "Audio that was scored.")
         self.restarts = counter("decoder_restarts", "Decoders that were killed.")
-        self.uploads = Gauge("empathy_judge_uploads", "Requests that are received or decoded.", registry=registry)
-        queue = Gauge("empathy_judge_queue_pairs", "Pairs that wait.", registry=registry)
-        queue.set_function(waiting)
+        gauge("uploads", "Requests that are received or decoded.").set_function(uploads)
+        gauge("queue_pairs", "Pairs that wait.").set_function(waiting)
 
     def answered(self, record: RequestRecord) -> None:
         """Count a request that has ended."""
@@ -201,44 +175,22 @@ class Recorder:
             await self._app(scope, receive, send)
             return
         record = record_of(scope)
-        headers = dict(scope["headers"])
-        # Whether the request has a body that was not read to its end
-        unread = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
 
-        async def watched_receive() -> Message:
-            nonlocal unread
-            message = await receive()
-            if message["type"] == "http.disconnect" or not message.get("more_body", False):
-                unread = False
-            return message
-
-        async def watched_send(message: Message) -> None:
+        async def send_recorded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-ID"] = record.id
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
-                if unread or self._is_stopping():
+                # A refused upload goes on: a client whose connection is closed while it sends cannot read why. uvicorn
+                # throws away what still comes, and `running` closes the connection after `idle_seconds`
+                if self._is_stopping() and (record.status == 200 or scope["method"] != "POST"):
                     headers["Connection"] = "close"
-            # Here the answer ends before the body of the request does
-            elif unread and not message.get("more_body", False):
-                await send({**message, "more_body": True})
-                await linger()
-                message = {"type": "http.response.body", "body": b"", "more_body": False}
             await send(message)
 
-        async def linger() -> None:
-            """Reads on for a moment and throws away: a client that still sends would find its connection reset, not
-            the answer in it (RFC 9112, 9.6)."""
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LINGER_SECONDS):
-                    while unread:
-                        async with asyncio.timeout(_LINGER_SILENCE):
-                            await watched_receive()
-
         try:
-            await self._app(scope, watched_receive, watched_send)
+            await self._app(scope, receive, send_recorded)
         except ClientGone:
             record.status = CLIENT_GONE
             if record.refused is not None:
@@ -249,6 +201,6 @@ class Recorder:
             # Where the head of an answer was sent already, there is no other answer any more
             if not record.status:
                 problem = Problem("internal", f"the service failed; its log knows more of request {record.id}")
-                await problem.response()(scope, watched_receive, watched_send)
+                await problem.response()(scope, receive, send_recorded)
         finally:
             self._finished(record)

@@ -39,7 +39,7 @@ def run(app: FastAPI, listener: socket.socket) -> None:
     with listener:
         asyncio.run(serve(app, listener))
     if app.state.service.lost or any(thread.name == LOADING for thread in threading.enumerate()):
-        # a batch that nobody waits for may run for long, and Python aborts when it exits while a thread is importing
+        # A batch that nobody waits for may run for long, and Python aborts when it exits while a thread is importing
         # torch
         os._exit(0)
 
@@ -72,7 +72,7 @@ async def serve(app: FastAPI, listener: socket.socket) -> None:
         signals += 1
         if signals > 1:
             os._exit(128 + sig)
-        loop.call_soon_threadsafe(service.told.set)
+        loop.call_soon_threadsafe(service.must_stop.set)
 
     server.handle_exit, app.state.server = on_signal, server
     host, port = listener.getsockname()[:2]
@@ -94,18 +94,17 @@ async def serve(app: FastAPI, listener: socket.socket) -> None:
 
 
 async def _end(server: uvicorn.Server, service: Service, listener: socket.socket) -> None:
-    """Tell uvicorn to end: if the judge cannot be loaded, or else after a signal or the loss of a GPU, once the last
-    request is answered."""
-    hearing, settings = asyncio.create_task(service.told.wait()), service.settings
+    """End uvicorn: if the judge cannot be loaded, or else after a signal or the loss of a GPU, once the last request is
+    answered."""
+    stop, settings = asyncio.create_task(service.must_stop.wait()), service.settings
     clock = asyncio.get_running_loop().time
-    while not server.started:  # now the application has started to load the judge
+    while not server.started or service.starting is None:
         await asyncio.sleep(0.01)
     # `backlog` above was for asyncio; the system may hold more connections that wait to be accepted
     listener.listen(_BACKLOG)
-    if service.starting is not None:
-        await asyncio.wait({service.starting, hearing}, return_when=asyncio.FIRST_COMPLETED)
-    if service.starting is None or not service.starting.done() or service.starting.exception() is None:
-        await hearing
+    await asyncio.wait({service.starting, stop}, return_when=asyncio.FIRST_COMPLETED)
+    if not service.starting.done() or service.starting.exception() is None:
+        await stop
         LOGGER.info("stopping")
         latest = clock() + max(settings.grace_seconds - _FLUSH_SECONDS - _EXIT_SECONDS, settings.grace_seconds / 2)
         earliest = clock() + (settings.drain_seconds if service.is_ready else 0.0)
@@ -114,7 +113,7 @@ async def _end(server: uvicorn.Server, service: Service, listener: socket.socket
             await asyncio.sleep(0.02)
     service.lost = service.under_way
     server.should_exit = True
-    await asyncio.sleep(min(_FLUSH_SECONDS, service.settings.grace_seconds / 4))
+    await asyncio.sleep(min(_FLUSH_SECONDS, settings.grace_seconds / 4))
     for connection in list(server.server_state.connections):
         connection.transport.abort()
 
@@ -126,11 +125,12 @@ async def _close_unused(server: uvicorn.Server, seconds: float) -> None:
     while True:
         now, silent = asyncio.get_running_loop().time(), dict[Any, Any]()
         for peer in list[Any](server.server_state.connections):
-            if peer.is_not_taken or (peer.is_silent and not peer.timeout_keep_alive_task):
+            if peer.is_silent and not peer.is_between_requests:
                 silent[peer, peer.cycle] = peer
         # A connection that did something meanwhile, or has another request, begins anew
         since = {key: since.get(key, now) for key in silent}
         for key, peer in silent.items():
             if now - since[key] >= seconds:
-                peer.end_unused()
+                # What is not taken would hold up `close`; a reset would take an answer from a client that is slow
+                (peer.transport.abort if peer.is_not_taken else peer.transport.close)()
         await asyncio.sleep(min(1.0, seconds / 8))

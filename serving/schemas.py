@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 
 from ..models.assessment import Caution, Scale, Score
 from ..models.three_way import BesideNext
-from ..scorer import Scorer
 
 Code = Literal[
-    "bad_request", "unauthorized", "other_origin", "not_found", "method_not_allowed", "head_timeout", "body_timeout",
-    "too_large", "uri_too_long", "not_multipart", "wrong_host", "invalid", "bad_audio", "busy", "head_too_large",
-    "internal", "not_implemented", "loading", "stopping", "timeout", "bad_version",
+    "bad_request", "unauthorized", "other_origin", "not_found", "method_not_allowed", "body_timeout", "too_large",
+    "not_multipart", "wrong_host", "invalid", "bad_audio", "busy", "head_too_large", "internal", "loading", "stopping",
+    "timeout",
 ]  # fmt: skip
 ERRORS: Mapping[Code, tuple[int, str]] = {
     "bad_request": (400, "the form cannot be read: its end is missing"),
@@ -26,11 +26,9 @@ ERRORS: Mapping[Code, tuple[int, str]] = {
     ),
     "not_found": (404, "no such page"),
     "method_not_allowed": (405, "this page does not know the method"),
-    "head_timeout": (408, "the head of the request came too slowly"),
     "body_timeout": (408, "the body came too slowly; expected at most 60 s in all, 10 s of silence"),
     "too_large": (413, "the body is too large; expected at most 33554432 bytes"),
-    "uri_too_long": (414, "the address of the request is too long; expected at most 16384 bytes"),
-    "not_multipart": (415, "Content-Type; expected multipart/form-data with a boundary of at most 70 characters"),
+    "not_multipart": (415, "Content-Type; expected multipart/form-data with a boundary"),
     "wrong_host": (
         421,
         "this service is not asked by that Host; expected an IP address, localhost, or a name of serve --allowed-hosts",
@@ -40,29 +38,13 @@ ERRORS: Mapping[Code, tuple[int, str]] = {
     "busy": (429, "too many requests wait; ask again in 2 s"),
     "head_too_large": (431, "the head of the request is too large; expected at most 16384 bytes"),
     "internal": (500, "the service failed; its log knows more of request 3f0c"),
-    "not_implemented": (501, "Transfer-Encoding; expected chunked, or none"),
     "loading": (503, "the judge is still being loaded; ask again in 5 s, or wait until GET /readyz answers 200"),
     "stopping": (503, "the service is stopping; ask another one"),
     "timeout": (504, "no score within 60 s; ask again when the service is less busy"),
-    "bad_version": (505, "expected HTTP/1.1 or HTTP/1.0"),
 }
 """HTTP status of each code, and its message, or an example of one."""
 SCORING_ERRORS = (400, 403, 408, 413, 415, 422, 429, 500, 503, 504)
 """Statuses of the routes that score."""
-_TITLES = {
-    400: "The form cannot be read.",
-    401: "The token is missing or wrong.",
-    403: "A page of another origin asks.",
-    408: "The body came too slowly.",
-    413: "The body is too large.",
-    415: "The body is no form.",
-    421: "The service is not asked by that name.",
-    422: "A field is missing or wrong, or a clip cannot be used.",
-    429: "Too many requests wait; Retry-After says when to ask again.",
-    500: "The service failed.",
-    503: "The judge is being loaded, or the service is stopping.",
-    504: "There was no score in time.",
-}
 
 
 class Problem(Exception):
@@ -91,44 +73,6 @@ class ClientGone(Exception):
 
 
 # ---------------------------------------------------------------- answers
-
-_SCORE: JsonValue = {
-    "score": 3.87,
-    "standard_error": 0.31,
-    "low": 3.34,
-    "high": 4.4,
-    "abstained": False,
-    "label": "good",
-    "scale": {"minimum": 1.0, "maximum": 5.0, "higher_is_better": True},
-}
-_ANSWER: dict[str, JsonValue] = {
-    "judge": {"name": "judge", "version": "5c682829dbb2e541"},
-    "level": 0.9,
-    "seconds": {"context": [3.2], "responses": [4.05, 2.9]},
-}
-_OF_RESPONSE: dict[str, JsonValue] = {"scores": {"vocal_empathy": _SCORE}, "warnings": [], "windows": 1}
-_SCORED: JsonValue = {**_ANSWER, "seconds": {"context": [3.2], "responses": [4.05]}, **_OF_RESPONSE}
-_RANKING: JsonValue = {
-    **_ANSWER,
-    "dimension": "vocal_empathy",
-    "ranking": [{"response": 2, **_OF_RESPONSE, "over_next": None}],
-}
-_REWARDS: JsonValue = {
-    "judge": {"name": "judge", "version": "5c682829dbb2e541"},
-    "dimensions": ["vocal_empathy"],
-    "deviations": 0.5,
-    "rewards": [
-        {"response": 1, "content": f"{7:064x}", "reward": 0.68, "standard_error": 0.08, "reason": None},
-        {
-            "response": 2,
-            "content": f"{8:064x}",
-            "reward": None,
-            "standard_error": None,
-            "reason": {"code": "not a sound file", "text": "response 2: not a sound file; expected wav, flac, ogg"},
-        },
-    ],
-}
-
 
 _IN_WINDOWS = (
     "In how many the pair was read: 1 = its clips were heard whole; more = one is longer than the judge hears."
@@ -160,9 +104,8 @@ class Answer(BaseModel):
 class Scored(Answer):
     """The score of one response."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_SCORED]})
     scores: dict[str, Score] = Field(description="By dimension.")
-    warnings: tuple[Caution, ...]  # with scores, windows and seconds an `Assessment`
+    warnings: tuple[Caution, ...]
     windows: int = Field(description=_IN_WINDOWS)
 
 
@@ -181,7 +124,6 @@ class Ranked(BaseModel):
 class Ranking(Answer):
     """Several responses to one context, best first."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_RANKING]})
     dimension: str = Field(description="What they are ranked by.")
     ranking: list[Ranked]
 
@@ -213,7 +155,6 @@ class RewardOf(BaseModel):
 class Rewards(BaseModel):
     """Rewards of responses to one context, in their order."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_REWARDS]})
     judge: JudgeId
     dimensions: list[str] = Field(description="What counted, equally.")
     deviations: float = Field(description="Standard errors by which each score was taken to be worse.")
@@ -237,12 +178,6 @@ class About(BaseModel):
     max_bytes: int = Field(description="Largest request.")
 
 
-class Health(BaseModel):
-    """How the service is."""
-
-    status: str
-
-
 class ErrorBody(BaseModel):
     """What went wrong."""
 
@@ -256,54 +191,16 @@ class Error(BaseModel):
     error: ErrorBody
 
 
-# ---------------------------------------------------------------- the OpenAPI document
-
-
 def responses(*statuses: int, token: bool) -> dict[int | str, dict[str, Any]]:
-    """The errors of a route for FastAPI.
-
-    Args:
-        *statuses: Statuses that it may answer with.
-        token: Whether it wants a token.
-    """
-    errors: dict[int | str, dict[str, Any]] = {}
+    """The errors of a route for the OpenAPI document: these statuses, and those that any route may answer with."""
     possible: list[int] = [*statuses, 421, *([401] if token else [])]
+    errors: dict[int | str, dict[str, Any]] = {}
     for status in sorted(possible):
-        headers: dict[str, Any] = {
-            "X-Request-ID": {
-                "description": "Of this request, in the log too; the client may choose it.",
-                "schema": {"type": "string", "maxLength": 64},
-            }
-        }
-        if status in (429, 503):
-            headers["Retry-After"] = {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}
         examples = {
             code: {"value": {"error": {"code": code, "message": message}}}
             for code, (number, message) in ERRORS.items()
             if number == status
         }
-        errors[status] = {
-            "model": Error,
-            "description": _TITLES[status],
-            "headers": headers,
-            "content": {"application/json": {"examples": examples}},
-        }
+        content = {"application/json": {"examples": examples}}
+        errors[status] = {"model": Error, "description": HTTPStatus(status).phrase, "content": content}
     return errors
-
-
-def tailor(document: dict[str, Any], scorer: Scorer) -> None:
-    """Write what only the judge knows into the whole OpenAPI document: its dimensions, and that without intervals no
-    level is accepted, and without known preferences no `max_error`."""
-    dimensions = [dimension.name for dimension in scorer.dimensions]
-    for path in ("/v1/score", "/v1/rank", "/v1/reward"):
-        body = document["paths"][path]["post"]["requestBody"]
-        properties = body["content"]["multipart/form-data"]["schema"]["properties"]
-        if scorer.calibration is None:
-            properties.pop("level", None)
-            properties.pop("deviations", None)
-        if not scorer.knows_preferences:
-            properties.pop("max_error", None)
-        if "dimension" in properties:
-            # it may be left out or be empty where there is only one dimension, and for a reward
-            optional = len(dimensions) == 1 or path == "/v1/reward"
-            properties["dimension"]["enum"] = [*dimensions, ""] if optional else dimensions

@@ -9,8 +9,8 @@ import json
 import math
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Generic, NamedTuple
 
@@ -54,7 +54,7 @@ class Outcome(NamedTuple):
 class Outcomes:
     """The latest outcomes of reward requests, by the content of what was sent (`RewardForm.keys`).
 
-    What could not be heard is not kept: it may be the service that failed, and the client asks again.
+    Errors are not kept: it may be the service that failed, and the client asks again.
     """
 
     def __init__(self) -> None:
@@ -63,8 +63,8 @@ class Outcomes:
 
     @asynccontextmanager
     async def of(self, form: Form) -> AsyncGenerator[dict[str, Outcome], None]:
-        """The known outcomes of a form by key; the caller adds the others. What is being heard for another request is
-        waited for, whether that one succeeds or not."""
+        """The known outcomes of a form by key; the caller adds the others. What is scored for another request is waited
+        for, whether that one succeeds or not."""
         if not isinstance(form, RewardForm):
             yield {}
             return
@@ -95,12 +95,46 @@ class ServedJudge:
     scorer: Scorer  # the judge
     id: JudgeId  # as answers name it
     max_seconds: float  # longest clip
+    max_queue: int  # work that may wait
     decoders: Decoders  # make samples
     batcher: Batcher  # calls the judge
 
     def windows(self, *seconds: float) -> int:
         """Number of windows for clips of these durations: each window of one is read with each window of the others."""
         return math.prod(math.ceil(duration / self.scorer.max_seconds) for duration in seconds)
+
+    def check_work(self, form: Form, clips: str, windows: int, most: int) -> None:
+        """Raise `AudioError` if clips make more windows than are `most` units of work, or than may ever wait."""
+        of_text = work_of(1, form.situation)
+        # A clip of the longest length is accepted whatever that is
+        limit = min(max(most, self.windows(self.max_seconds)), self.max_queue) // of_text
+        if windows > limit:
+            beside = " beside a situation of this length" if of_text > 1 else ""
+            found = f"{clips} make {windows} windows of {self.scorer.max_seconds:g} s"
+            raise AudioError(f"{found}; expected at most {limit}{beside}", "too long")
+
+    def busy(self) -> Problem:
+        """The refusal of a service that is full, or in which a pair would wait for too long."""
+        wait = f"{min(60, max(1, self.batcher.seconds())):.0f}"
+        return Problem("busy", f"too many requests wait; ask again in {wait} s", {"Retry-After": wait})
+
+    def dimensions_of(self, form: Form) -> list[str]:
+        """The dimensions that a form asks for: the one to rank by; else one that it names, or all. A form that asks for
+        what the judge does not have is refused."""
+        names, ranks = [dimension.name for dimension in self.scorer.dimensions], isinstance(form, RankForm)
+        if self.scorer.calibration is None:
+            if "level" in form.model_fields_set:
+                raise Problem("invalid", "level: this judge is not calibrated, it has no intervals; expected no level")
+            if isinstance(form, RewardForm) and form.deviations:
+                raise Problem("invalid", "deviations: this judge is not calibrated; expected 0")
+        named = form.dimension if isinstance(form, RankForm | RewardForm) else ""
+        if named not in names and (named or (ranks and len(names) > 1)):
+            none = "" if ranks else ", or none: then all count"
+            raise Problem("invalid", f"dimension; expected {', '.join(names)}{none}")
+        dimensions = [named] if named else names
+        if isinstance(form, RankForm) and form.max_error is not None:
+            self.scorer.compared_on(dimensions)
+        return dimensions
 
 
 @dataclass(frozen=True)
@@ -109,13 +143,13 @@ class Judged(Generic[FormT]):
 
     judge: ServedJudge  # who judged
     form: FormT  # what was sent
-    dimensions: list[str]  # what it asks for, see `_asked_of`
+    dimensions: list[str]  # see `ServedJudge.dimensions_of`
     outcomes: Sequence[Outcome]  # of each response; only rewards have errors among them
-    seconds: Seconds  # durations of the clips that were heard now
+    seconds: Seconds  # durations of the clips that were read now
 
     @property
     def assessments(self) -> list[Assessment]:
-        """Assessments of the responses that were heard."""
+        """Assessments of the responses that were scored."""
         return [outcome.found for outcome in self.outcomes if isinstance(outcome.found, Assessment)]
 
 
@@ -125,15 +159,17 @@ class Service:
 
     def __init__(self, load: Callable[[], Scorer], settings: ServiceSettings) -> None:
         self._load, self.settings = load, settings
-        self.metrics = Metrics(lambda: len(self._judge.batcher.jobs) if self._judge else 0)
+        self.metrics = Metrics(
+            waiting=lambda: len(self._judge.batcher.jobs) if self._judge else 0, uploads=lambda: len(self._uploads)
+        )
         self.starting: asyncio.Task[None] | None = None  # `_start`, as the application runs it
-        self.told = asyncio.Event()  # set when the service is told to stop
+        self.must_stop = asyncio.Event()  # a signal came, or the GPU is lost
         self.lost_device: Exception | None = None  # error of a GPU on which nothing can be scored any more
         self._judge: ServedJudge | None = None
         self.is_stopping = False  # new requests are not let in any more
-        # numbers of requests: let in so far, without an answer yet, and without an answer when the service ended
+        # Numbers of requests: let in so far, without an answer yet, and without an answer when the service ended
         self.let_in = self.under_way = self.lost = 0
-        self._uploads: dict[RequestRecord, int] = {}  # bytes so far
+        self._uploads = set[RequestRecord]()  # that are received and decoded
         self._outcomes = Outcomes()
 
     @property
@@ -143,11 +179,7 @@ class Service:
 
     @property
     def judge(self) -> ServedJudge:
-        """The judge at work.
-
-        Raises:
-            Problem: If it is not loaded yet, or is stopping.
-        """
+        """The judge at work; a `Problem` while it is loaded or the service is stopping."""
         if self.is_stopping:
             raise Problem("stopping", headers={"Retry-After": "5"})
         if self._judge is None:
@@ -166,16 +198,12 @@ class Service:
             await self._judge.decoders.stop()
 
     async def _start(self) -> None:
-        """Load the judge and try it on half a second of noise.
-
-        Raises:
-            UserError: If it cannot be loaded, or the limits do not fit it.
-        """
+        """Load the judge and try it on half a second of noise."""
         start, settings, loop = time.monotonic(), self.settings, asyncio.get_running_loop()
 
         def lost(error: Exception) -> None:
             self.lost_device = error
-            loop.call_soon_threadsafe(self.told.set)
+            loop.call_soon_threadsafe(self.must_stop.set)
 
         scorer = await asyncio.wrap_future(in_daemon_thread(self._load, LOADING))
         max_seconds, rate = longest_clip(scorer, settings), scorer.sampling_rate
@@ -185,8 +213,9 @@ class Service:
             scorer,
             JudgeId(name=settings.name, version=version),
             max_seconds,
+            settings.max_queue,
             Decoders(settings.decoders, rate, max_seconds, settings.decode_seconds, self.metrics.restarts.inc),
-            Batcher(scorer, settings.max_queue, settings.max_wait, self.metrics.scored, lost, patience),
+            Batcher(scorer, settings.max_queue, self.metrics.scored, lost, patience),
         )
         await judge.decoders.start()
         samples = 0.01 * np.random.default_rng(0).normal(size=rate // 2)
@@ -207,30 +236,25 @@ class Service:
             ClientGone: If the client hung up.
         """
         record, settings = record_of(request.scope), self.settings
-        check_head(request, settings)
+        check_head(request, kind, settings)
         judge = self._admit(record)
-        with ExitStack() as upload:
-            upload.enter_context(self._uploading(record))
-            form = await receive(request, kind, settings, functools.partial(self._received, record))
-            self._stage(record, "receive", record.seconds)
-            record.facts["bytes"] = self._uploads[record]
-            dimensions = _asked_of(judge, form)
-            # the last check before any work
-            judge.scorer.check_text(_pair(record, form, form.context, form.responses[0]))
-            async with _patient(request, settings), self._outcomes.of(form) as by_key:
-                jobs, seconds = await self._decode(judge, form, record, by_key)
-                # The bytes have become samples: another request may be received in their place
-                upload.close()
-                _check_fits(jobs.values(), settings)
-                try:
-                    if jobs:
-                        judge.batcher.submit([*jobs.values()])
-                    for key, job in jobs.items():
-                        by_key[key] = Outcome(await asyncio.wrap_future(job.future), job.clipped)
-                except Full:
-                    raise _busy(judge) from None
-                finally:
-                    judge.batcher.drop(jobs.values())  # does nothing to those that are done
+        form = await receive(request, kind, settings, functools.partial(self._received, record))
+        self._stage(record, "receive", record.seconds)
+        dimensions = judge.dimensions_of(form)
+        # The last check before any work
+        judge.scorer.check_text(_pair(record, form, form.context, form.responses[0]))
+        async with _patient(request, settings.request_seconds), self._outcomes.of(form) as by_key:
+            jobs, seconds = await self._decode(judge, form, record, by_key)
+            # The bytes have become samples: another request may be received in their place
+            self._uploads.discard(record)
+            try:
+                judge.batcher.submit([*jobs.values()])
+                for key, job in jobs.items():
+                    by_key[key] = Outcome(await asyncio.wrap_future(job.future), job.clipped)
+            except Full:
+                raise judge.busy() from None
+            finally:
+                judge.batcher.drop(jobs.values())  # does nothing to those that are done
         outcomes = [by_key[key] for key in form.keys]
         for outcome in outcomes:
             if isinstance(outcome.found, AudioError) and not isinstance(form, RewardForm):
@@ -244,43 +268,25 @@ class Service:
         return Judged(judge, form, dimensions, outcomes, seconds)
 
     def _admit(self, record: RequestRecord) -> ServedJudge:
-        """Let a request in, if there is a place for it.
-
-        Raises:
-            Problem: If there is none.
-        """
+        """Let a request in, if there is a place for it."""
         judge = self.judge
         if len(self._uploads) >= self.settings.concurrency or not judge.batcher.has_place():
-            raise _busy(judge)
+            raise judge.busy()
         record.admitted = True
+        self._uploads.add(record)
         self.under_way += 1
         self.let_in += 1
         self.metrics.accepted.inc()
         return judge
 
-    @contextmanager
-    def _uploading(self, record: RequestRecord) -> Iterator[None]:
-        """Holds a place among the requests that are received and decoded."""
-        self._uploads[record] = 0
-        self.metrics.uploads.inc()
-        try:
-            yield
-        finally:
-            del self._uploads[record]
-            self.metrics.uploads.dec()
-
     def _received(self, record: RequestRecord, count: int) -> None:
-        """Count further bytes of a request.
-
-        Raises:
-            Problem: If it is too large, by itself or together with the others.
-        """
-        self._uploads[record] += count
-        if self._uploads[record] > self.settings.max_bytes:
+        """Count further bytes of a request, and refuse what is too large, by itself or together with the others."""
+        record.bytes += count
+        if record.bytes > self.settings.max_bytes:
             raise too_large(self.settings)
         limit = _UPLOADS_IN_MEMORY * self.settings.max_bytes
-        if sum(self._uploads.values()) > limit and self._uploads[record] > limit / self.settings.concurrency:
-            raise _busy(self.judge)
+        if sum(other.bytes for other in self._uploads) > limit and record.bytes > limit / self.settings.concurrency:
+            raise self.judge.busy()
 
     async def _decode(
         self, judge: ServedJudge, form: Form, record: RequestRecord, found: dict[str, Outcome]
@@ -288,42 +294,38 @@ class Service:
         """A job for each response without an outcome in `found`, by its key, and the durations of all clips.
 
         A response of a reward that cannot be used gets its error as outcome.
-
-        Raises:
-            AudioError: If a clip cannot be used, or there are too many windows.
         """
-        start, clips = time.monotonic(), []
+        start, clips, together = time.monotonic(), list[Clip](), 0
         jobs: dict[str, QueuedPair] = {}
         seconds = Seconds(context=[], responses=[])
         missing = {key: number for number, key in enumerate(form.keys) if key not in found}
         level = form.level if isinstance(form, IntervalForm) else DEFAULT_LEVEL
-        judge.batcher.announce(len(missing))
-        try:
-            for number, data in enumerate(form.context if missing else (), start=1):
-                name = "context" if len(form.context) == 1 else f"context {number}"
-                clip, lasts, _ = await judge.decoders.decode(data, name)
-                clips.append(clip)
-                seconds.context.append(round(lasts, 3))
-                _check_work(judge, form, judge.windows(*(each.seconds for each in clips)))
-            for key, number in missing.items():
-                name = "response" if len(form.responses) == 1 else f"response {number + 1}"
-                try:
-                    clip, lasts, clipped = await judge.decoders.decode(form.responses[number], name)
-                    windows = judge.windows(*(each.seconds for each in (*clips, clip)))
-                    _check_work(judge, form, windows)
-                except AudioError as error:
-                    if not isinstance(form, RewardForm):
-                        raise
-                    # no bytes are no clip: it was not sent, which is different from a policy that stays silent
-                    sent = bool(form.responses[number])
-                    found[key] = Outcome(error if sent else AudioError(str(error), "not a clip"))
-                    continue
-                seconds.responses.append(round(lasts, 3))
-                read = sum(each.seconds * windows / judge.windows(each.seconds) for each in (*clips, clip))
-                jobs[key] = QueuedPair(_pair(record, form, clips, clip), level, windows, read, clipped)
-                _check_work(judge, form, windows, sum(job.windows for job in jobs.values()))
-        finally:
-            judge.batcher.announce(-len(missing))
+        for number, data in enumerate(form.context if missing else (), start=1):
+            name = "context" if len(form.context) == 1 else f"context {number}"
+            clip, lasts, _ = await judge.decoders.decode(data, name)
+            clips.append(clip)
+            seconds.context.append(round(lasts, 3))
+            windows = judge.windows(*(each.seconds for each in clips))
+            judge.check_work(form, "context and response", windows, _WORK_OF_A_PAIR)
+        for key, number in missing.items():
+            name = "response" if len(form.responses) == 1 else f"response {number + 1}"
+            try:
+                clip, lasts, clipped = await judge.decoders.decode(form.responses[number], name)
+                windows = judge.windows(*(each.seconds for each in (*clips, clip)))
+                judge.check_work(form, "context and response", windows, _WORK_OF_A_PAIR)
+            except AudioError as error:
+                if not isinstance(form, RewardForm):
+                    raise
+                # No bytes are no clip: it was not sent, which is different from a policy that stays silent
+                sent = bool(form.responses[number])
+                found[key] = Outcome(error if sent else AudioError(str(error), "not a clip"))
+                continue
+            together += windows
+            judge.check_work(form, "the responses", together, _WORK_OF_A_REQUEST)
+            seconds.responses.append(round(lasts, 3))
+            work = work_of(windows, form.situation)
+            read = sum(each.seconds * windows / judge.windows(each.seconds) for each in (*clips, clip))
+            jobs[key] = QueuedPair(_pair(record, form, clips, clip), level, work, read, clipped)
         self._stage(record, "decode", time.monotonic() - start)
         record.facts["audio_seconds"] = round(sum(seconds.context + seconds.responses), 3)
         return jobs, seconds
@@ -334,6 +336,7 @@ class Service:
 
     def finished(self, record: RequestRecord) -> None:
         """The answer of a request was sent, or its client is gone."""
+        self._uploads.discard(record)
         self.under_way -= record.admitted
         self.metrics.answered(record)
         record.write()
@@ -354,13 +357,8 @@ def longest_clip(scorer: Scorer, settings: ServiceSettings) -> float:
 
 
 @asynccontextmanager
-async def _patient(request: Request, settings: ServiceSettings) -> AsyncGenerator[None, None]:
-    """Work that is given up when the client hangs up or time is over.
-
-    Raises:
-        ClientGone: If the client hung up.
-        Problem: If time is over.
-    """
+async def _patient(request: Request, seconds: float) -> AsyncGenerator[None, None]:
+    """Work that is given up when the client hangs up or time is over."""
     gone = False
 
     async def watch() -> None:
@@ -371,7 +369,7 @@ async def _patient(request: Request, settings: ServiceSettings) -> AsyncGenerato
         limit.reschedule(asyncio.get_running_loop().time())
 
     try:
-        async with asyncio.timeout(settings.request_seconds) as limit:
+        async with asyncio.timeout(seconds) as limit:
             watching = asyncio.create_task(watch())
             try:
                 yield
@@ -381,8 +379,8 @@ async def _patient(request: Request, settings: ServiceSettings) -> AsyncGenerato
     except TimeoutError:
         if gone:
             raise ClientGone from None
-        waited = f"{settings.request_seconds:g} s"
-        raise Problem("timeout", f"no score within {waited}; ask again when the service is less busy") from None
+        message = f"no score within {seconds:g} s; ask again when the service is less busy"
+        raise Problem("timeout", message) from None
 
 
 def _pair(record: RequestRecord, form: Form, context: Sequence[AudioSource], response: AudioSource) -> Pair:
@@ -390,60 +388,3 @@ def _pair(record: RequestRecord, form: Form, context: Sequence[AudioSource], res
     count = len(context)
     turns = tuple(Turn("assistant" if (count - n) % 2 == 0 else "user", clip) for n, clip in enumerate(context))
     return Pair(record.id, response, turns, situation=form.situation or None, group_id=record.id)
-
-
-def _check_work(judge: ServedJudge, form: Form, windows: int, together: int = 0) -> None:
-    """Check that neither a pair nor all pairs of a request together have too many windows.
-
-    Raises:
-        AudioError: If they are.
-    """
-    texts = work_of(1, form.situation)
-    of_pair = max(_WORK_OF_A_PAIR, judge.windows(judge.max_seconds)) // texts
-    of_request = max(_WORK_OF_A_REQUEST // texts, of_pair)
-    beside = " beside a situation of this length" if texts > 1 else ""
-    for clips, count, limit in (("context and response", windows, of_pair), ("the responses", together, of_request)):
-        if count > limit:
-            hears = f"{judge.scorer.max_seconds:g} s"
-            raise AudioError(f"{clips} make {count} windows of {hears}; expected at most {limit}{beside}", "too long")
-
-
-def _check_fits(jobs: Collection[QueuedPair], settings: ServiceSettings) -> None:
-    """Check that an idle service would let these pairs wait.
-
-    Raises:
-        Problem: If not; to ask again would not help.
-    """
-    work = sum(job.work for job in jobs)
-    if work > settings.max_queue:
-        reason = f"the pairs are as much work as {work} short ones, and at most {settings.max_queue} may wait"
-        raise Problem("invalid", f"{reason}; expected fewer responses, shorter clips, or serve --max-queue {work}")
-
-
-def _busy(judge: ServedJudge) -> Problem:
-    """The refusal of a service that is full, or in which a pair would wait for too long."""
-    wait = f"{min(60, max(1, judge.batcher.seconds())):.0f}"
-    return Problem("busy", f"too many requests wait; ask again in {wait} s", {"Retry-After": wait})
-
-
-def _asked_of(judge: ServedJudge, form: Form) -> list[str]:
-    """The dimensions that a form asks for: the one to rank by; else one that it names, or all.
-
-    Raises:
-        Problem: If the judge has no such dimension, or not what else is asked for.
-        UserError: If it knows nothing of preferences, which a ranking asks for.
-    """
-    names, ranks = [dimension.name for dimension in judge.scorer.dimensions], isinstance(form, RankForm)
-    if judge.scorer.calibration is None:
-        if "level" in form.model_fields_set:
-            raise Problem("invalid", "level: this judge is not calibrated, it has no intervals; expected no level")
-        if isinstance(form, RewardForm) and form.deviations:
-            raise Problem("invalid", "deviations: this judge is not calibrated; expected 0")
-    named = form.dimension if isinstance(form, RankForm | RewardForm) else ""
-    if named not in names and (named or (ranks and len(names) > 1)):
-        none = "" if ranks else ", or none: then all count"
-        raise Problem("invalid", f"dimension; expected {', '.join(names)}{none}")
-    dimensions = [named] if named else names
-    if isinstance(form, RankForm) and form.max_error is not None:
-        judge.scorer.compared_on(dimensions)
-    return dimensions

@@ -1,4 +1,4 @@
-"""The limits of the service: nobody may take more memory, time or places than these."""
+"""The settings of the service: nobody may take more memory, time or places than its limits."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import os
 import re
 import socket
 import sys
-from typing import Any
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-
-from ..data_modules.audio import MIN_SECONDS
 from ..data_modules.errors import UserError
+from ..data_modules.numerals import parse_number, parse_whole
+from ..data_modules.option_values import number_between
 
 TOKEN_VARIABLE = "EMPATHY_JUDGE_TOKEN"
 """Environment variable that holds the token."""
@@ -22,122 +24,108 @@ MAX_RESPONSES = 16
 """Responses that are ranked in one request."""
 MAX_SITUATION = 4_000
 """Bytes in UTF-8 of the text about the situation. A judge may read a token for each byte, and the time of a batch grows
-with the square of its longest text: of as many characters four requests would take minutes."""
+with the square of its longest text: four requests with as many characters of four bytes would take minutes."""
 ALL_ADDRESSES = ("0.0.0.0", "::", "")
 """What listens on all addresses of a machine."""
-_DAY = 86_400.0
 _NAME = re.compile(r"\*|[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9a-fA-F:.]+")
 
 
-class ServiceSettings(BaseModel):
-    """Limits of the service; see the options of `empathy-judge serve`.
+def _seconds(least: float, most: float = 86_400) -> Callable[[str], Any]:
+    return number_between(parse_number, least, most, f"seconds from {least:.10g} to {most:.10g}")
+
+
+def _whole(least: int, most: int) -> Callable[[str], Any]:
+    return number_between(parse_whole, least, most, f"a whole number from {least} to {most}")
+
+
+_Duration = Annotated[float, _seconds(0.001)]
+
+
+def host_name(text: str) -> str:
+    """A name in `--allowed-hosts`."""
+    if not _NAME.fullmatch(text):
+        raise ArgumentTypeError(f"{text!r}: expected names such as judge.example, without scheme and port, or '*'")
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What no client may exceed; options of `empathy-judge serve`.
+
+    Attributes:
+        max_queue (PAIRS): most pairs that wait; further requests are refused with 429
+        max_bytes (BYTES): largest request; a larger one is refused with 413
+        concurrency (REQUESTS): most requests received and decoded at once; further ones are refused with 429
+        decoders (PROCESSES): processes that decode clips
+        decode_seconds (SECONDS): longest time to decode a clip, which is then refused
+        body_seconds (SECONDS): longest time to receive a request, which is then refused with 408
+        idle_seconds (SECONDS): longest silence while a request is received, which is then refused with 408
+        request_seconds (SECONDS): longest time from the last byte of a request to its answer; then it is a 504
+        kept_bytes (BYTES): memory for the audio states of clips that come again
+        drain_seconds (SECONDS): shortest time after SIGTERM in which requests are refused with 503
+        grace_seconds (SECONDS): longest time from SIGTERM to the end; requests that still wait are dropped
+        max_seconds (SECONDS): longest clip (default: ten times what the backbone hears at once; with --no-windows once)
+    """
+
+    TITLE: ClassVar[str] = "limits"
+
+    max_queue: Annotated[int, _whole(1, 10**6)] = 128
+    max_bytes: Annotated[int, _whole(2**10, 2**32)] = 32 * 2**20
+    concurrency: Annotated[int, _whole(1, 10**4)] = 256
+    decoders: Annotated[int, _whole(1, 256)] = 2
+    decode_seconds: _Duration = 10.0
+    body_seconds: _Duration = 60.0
+    idle_seconds: _Duration = 10.0
+    request_seconds: _Duration = 60.0
+    kept_bytes: Annotated[int, _whole(1, 10**12)] = 128 * 2**20
+    drain_seconds: Annotated[float, _seconds(0)] = 2.0
+    grace_seconds: _Duration = 25.0
+    # The shortest clip that the package accepts lasts 0.05 s (`data_modules.audio.MIN_SECONDS`)
+    max_seconds: Annotated[float, _seconds(0.05)] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceSettings(Limits):
+    """The limits, and who may ask.
 
     Attributes:
         name: What answers call the judge.
-        max_bytes: Of the body of one request.
-        max_seconds: Longest clip; None = ten times what the backbone hears at once, or once without `windows`.
-        windows: Clips longer than the backbone hears at once are heard in windows; False = they are refused.
-        max_queue: Pairs that may wait for the judge.
-        max_wait: Seconds that the judge waits for requests that are being decoded, to score them together.
-        concurrency: Requests that may be received and decoded at once.
-        decoders: Processes that decode.
-        decode_seconds: Longest time for one clip to be decoded.
-        body_seconds: Longest time to receive the body of a request.
-        idle_seconds: Longest silence while a request is received.
-        request_seconds: Longest time from the last byte of a request to its answer.
-        drain_seconds: After SIGTERM at least so long requests are answered with 503, so that load balancers notice.
-        grace_seconds: After SIGTERM the service ends within this time, whoever still waits or does not read.
-        token: What clients must send as a bearer token, printable ASCII; None = nothing.
+        windows: Clips longer than the backbone hears at once are read in windows; False = they are refused.
+        token: What clients must send as a bearer token; None = nothing.
         open_metrics: `/metrics` needs no token.
         host: Address or name that the service listens on.
-        allowed_hosts: Names by which it is asked, beside `host`, localhost and IP addresses (`origins.OriginCheck`),
+        allowed_hosts: Names by which clients ask, besides `host`, localhost and IP addresses (`origins.OriginCheck`),
             and whose pages may ask; `*` = any. Empty with a token = any.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
     name: str = "judge"
-    max_bytes: int = Field(default=32 * 2**20, ge=2**10, le=2**32)
-    max_seconds: float | None = Field(default=None, ge=MIN_SECONDS, le=_DAY)
     windows: bool = True
-    max_queue: int = Field(default=128, ge=1, le=10**6)
-    max_wait: float = Field(default=0.005, ge=0, le=60)
-    concurrency: int = Field(default=256, ge=1, le=10**4)
-    decoders: int = Field(default=2, ge=1, le=256)
-    decode_seconds: float = Field(default=10.0, gt=0, le=_DAY)
-    body_seconds: float = Field(default=60.0, gt=0, le=_DAY)
-    idle_seconds: float = Field(default=10.0, gt=0, le=_DAY)
-    request_seconds: float = Field(default=60.0, gt=0, le=_DAY)
-    drain_seconds: float = Field(default=2.0, ge=0, le=_DAY)
-    grace_seconds: float = Field(default=25.0, gt=0, le=_DAY)
-    token: str | None = Field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
     open_metrics: bool = False
     host: str = "127.0.0.1"
-    allowed_hosts: tuple[str, ...] = ()
-
-    @field_validator("allowed_hosts")
-    @classmethod
-    def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if wrong := [name for name in names if not _NAME.fullmatch(name)]:
-            raise ValueError(f"{wrong[0]!r}; expected names such as judge.example, without scheme and port, or '*'")
-        return names
-
-    @field_validator("token")
-    @classmethod
-    def _can_be_sent(cls, token: str | None) -> str | None:
-        if token is not None and not (token.isascii() and token.isprintable() and token == token.strip() != ""):
-            raise ValueError("expected printable ASCII characters, at least one of them no blank")
-        return token
+    allowed_hosts: Sequence[str] = ()
 
 
-def read_settings(**options: Any) -> ServiceSettings:
-    """Settings out of the options of the command line, and the token out of the environment.
-
-    Raises:
-        UserError: If a limit makes no sense, or the token is empty or cannot be sent in a header.
-    """
-    token = os.environ.get(TOKEN_VARIABLE)
-    try:
-        return ServiceSettings(token=None if token is None else token.strip(), **options)
-    except ValidationError as error:
-        name, reason = reason_of(error)
-    if name == "token":
-        raise UserError(f"{TOKEN_VARIABLE}: {reason}; unset it to let everybody in")
-    value = "" if name == "allowed_hosts" else f" {options[name]}"
-    raise UserError(f"--{name.replace('_', '-')}{value}: {reason}")
-
-
-def reason_of(error: ValidationError) -> tuple[str, str]:
-    """The first error, without the value that was given: name of the field, and a line that says what is expected."""
-    first = error.errors(include_input=False)[0]
-    reason = re.sub(r"^\w+ should (have|be)", "expected", first["msg"].removeprefix("Value error, "))
-    return str(first["loc"][0]), "missing" if first["type"] == "missing" else reason
+def read_token() -> str | None:
+    """The token out of the environment, if it can be sent in a header; None = there is none, and everybody may ask."""
+    if (token := os.environ.get(TOKEN_VARIABLE)) is None:
+        return None
+    token = token.strip()
+    if not (token and token.isascii() and token.isprintable()):
+        expected = "expected printable ASCII characters, at least one of them no blank"
+        raise UserError(f"{TOKEN_VARIABLE}: {expected}; unset it to let everybody in")
+    return token
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens, before anything that takes time.
-
-    Args:
-        host: Address.
-        port: 0 = any that is free.
-
-    Raises:
-        UserError: If nothing can listen there.
-    """
+    """A socket that listens, before anything that takes time; port 0 = any that is free."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)
     # `UnicodeError` is raised for a name that no host can have
     except (OSError, OverflowError, UnicodeError) as error:
-        raise UserError(
-            f"--host {host} --port {port}: {error}; expected an address of this machine and a free port"
-        ) from None
-
-
-# of <malloc.h>
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_LARGE = 2**22  # with 2**18 a pair took twice the time: every tensor was newly allocated memory
-_ARENAS = 2
+        expected = "expected an address of this machine and a free port"
+        raise UserError(f"--host {host} --port {port}: {error}; {expected}") from None
 
 
 def return_memory() -> None:
@@ -148,7 +136,11 @@ def return_memory() -> None:
     (`benchmarks/service.py`). Does nothing where there is no glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _LARGE)
-        mallopt(_M_TRIM_THRESHOLD, _LARGE)
-        mallopt(_M_ARENA_MAX, _ARENAS)
+    if mallopt is None:
+        return
+    trim_threshold, mmap_threshold, arena_max = -1, -3, -8  # of <malloc.h>
+    # With 2**18 a pair took twice the time: every tensor was newly allocated memory
+    large = 2**22
+    mallopt(mmap_threshold, large)
+    mallopt(trim_threshold, large)
+    mallopt(arena_max, 2)

@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -36,12 +35,13 @@ def test_help_does_not_load_torch(words):
         "heavy = {'torch', 'transformers', 'pandas', 'fsspec', 'numpy', 'scipy', 'lightning', 'matplotlib', 'rich'}\n"
         "heavy |= {'huggingface_hub.hf_api'}\n"
         f"print('LOADED', sorted(heavy.difference({['numpy'] if 'import' in words else []}) & sys.modules.keys()))\n"
+        "import time\n"
+        "print(time.process_time())\n"
     )
-    start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    took = time.monotonic() - start
-    assert done.stdout.splitlines()[-1] == "LOADED []"
-    assert took < 5  # 0.1 s on a quiet machine; without torch nothing can take seconds
+    *_, loaded, seconds = done.stdout.splitlines()
+    assert loaded == "LOADED []"
+    assert float(seconds) < (1 if "train" in words or "import" in words else 0.5)  # 0.1 where no other program runs
     names = "demo import inspect split train evaluate compare agreement score calibrate export"
     for name in names.split() if words == ["--help"] else ():
         assert re.search(rf"\n    {name}\s", done.stdout)

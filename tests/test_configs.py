@@ -81,7 +81,7 @@ def test_the_memory_that_a_recipe_is_said_to_need_is_that_of_its_dry_run(name, p
 
 def test_a_recipe_is_printed_with_the_help_of_its_settings_and_trains_the_same(capsys, parser):
     text = output_of(capsys, "recipes", "show", "nano")
-    assert "mixed by learned weights (layer_mix).\n  pooling: response_mean\n" in text
+    assert "(attention).\n  pooling: response_mean\n" in text
     assert "    # Rank of the update.\n    rank: 16\n" in text
     for path in FILES:
         shown = parser.with_help(path.read_text())

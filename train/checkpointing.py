@@ -1,4 +1,4 @@
-"""Checkpoints of a run: atomic, also within an epoch and on preemption; and the checks of a run that resumes."""
+"""Checkpoints of a run: written whole or not at all, also within an epoch, and when a signal asks the run to stop."""
 
 from __future__ import annotations
 
@@ -6,44 +6,26 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import lightning as L
 import torch
-import yaml
 from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins import CheckpointIO
 
-from ..data_modules.errors import ASKED_TO_STOP, UserError, disk_error
+from ..data_modules.errors import ASKED_TO_STOP, UserError
 from ..data_modules.folders import replace_file
-from ..data_modules.locks import locked
 from ..data_modules.parallel import listen, restore, say
 from ..data_modules.sampling import Position
-from ..data_modules.written import check_replaceable
-from ..data_modules.yaml_files import read_yaml
-from ..models import CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, LAST
-from ..models.weight_files import damage, read_checkpoint
+from ..models import LAST
+from ..models.weight_files import read_checkpoint
 from .features import rank_and_world_size, signals_received
 
-KEPT = (
-    "optimizer.learning_rate", "optimizer.head_learning_rate", "optimizer.weight_decay", "judge.pooling", "judge.depth",
-    "judge.depth_norm", "judge.head", "judge.lora.alpha", "judge.lora.method",
-)  # fmt: skip
-"""Settings that a run keeps when it goes on: those of the optimizer stand in the checkpoint, and with another of the
-judge the same weights would mean something else."""
-LEFT_OUT = "left_out.csv"
-"""Scores of pairs by judges that were not trained on them; it is written last: where it exists, its run is finished."""
-ENSEMBLE = "ensemble"
-PROBE, LORA = "probe", "lora"
-"""What auto tries, in this order; the names of their folders."""
-OF_A_RUN = (CHECKPOINTS, CALIBRATION_FILE, LEFT_OUT, ENSEMBLE, PROBE, LORA)
-"""What training may replace in the folder of a run, beside its `config.yaml`."""
-_LOCK = ".lock"
 # Whether any process was asked to stop takes communication between all of them: every so many batches or seconds,
 # whichever is sooner. torchrun kills half a minute after the signal
 _LOOK_STEPS, _LOOK_SECONDS = 8, 4.0
@@ -52,39 +34,6 @@ _GOES_ON = "the same command goes on (train: with --resume auto)"
 
 class CannotWrite(UserError):
     """The folder of the run cannot be written now; the same command continues once it can."""
-
-
-@contextmanager
-def run_lock(run: Path) -> Iterator[None]:
-    """Make a folder and lock it: no other process can train in it within this context.
-
-    The system releases the lock when this process dies (`locked`).
-
-    Raises:
-        UserError: If another process trains in it, or it holds files of these names that no run wrote.
-        CannotWrite: If the folder cannot be written, now or later.
-    """
-    check_replaceable("train", [run / CONFIG_FILE])
-    for name in () if (run / CONFIG_FILE).exists() else OF_A_RUN:
-        if os.path.lexists(run / name):
-            raise UserError(f"{run / name}: is of no run, there is no {CONFIG_FILE} beside it; expected another --run")
-    taken = f"{run}: another process trains here; expected another --run, or --resume auto once it has ended"
-    unlocked = f"{run}: its file system knows no locks; make sure that no other command trains here"
-    with ExitStack() as until_the_end:
-        try:
-            until_the_end.enter_context(locked(run / _LOCK, taken, unlocked))
-        except OSError as error:
-            raise CannotWrite(f"{run}: cannot be written ({error.strerror}); expected a folder to write") from None
-        try:
-            yield
-        except OSError as error:  # such as from a logger, whose errors name no file
-            refused = disk_error(error)
-            if refused is None:
-                raise
-            raise CannotWrite(
-                f"{refused.filename or run}: {refused.strerror}; expected a folder that can be written and has room, "
-                "then --resume auto"
-            ) from None
 
 
 @contextmanager
@@ -122,11 +71,6 @@ def stopped_by_signals() -> Iterator[None]:
         restore(handlers)
 
 
-def no_handlers() -> None:
-    """Replaces the function that sets Lightning's signal handlers: its SIGTERM handler communicates with other
-    processes, which may be waiting in another collective operation."""
-
-
 def position_of(checkpoint: Mapping[str, Any]) -> Position:
     """The position in the data at which a run resumes after a checkpoint."""
     progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
@@ -150,11 +94,13 @@ class PreemptionCheckpoints(Callback):
         self._asked = False
         # batches so far, at which to look again, how many are between, when it looked (`time.monotonic`)
         self._batches, self._next_look, self._gap, self._looked = 0, 0, 1, 0.0
-        self._before: dict[signal.Signals, Any] = {}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Listen for signals; from now on a signal saves a checkpoint first."""
-        self._before = listen(self._ask)
+        # Lightning 2.6 puts a handler of its own before ours when it begins to fit, and has no option against it. On
+        # SIGTERM that one communicates with other processes, which may be waiting in another collective operation: it
+        # is replaced here. After the fit Lightning puts back the handlers that it found
+        listen(self._ask)
         # One of several processes may have been asked earlier, when it could not end alone
         self._asked |= bool(signals_received)
         signals_received.clear()
@@ -190,6 +136,7 @@ class PreemptionCheckpoints(Callback):
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save if it is time to."""
+        listen(self._ask)  # as above, where a probe is validated without training
         progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
         progress.total.reset_on_restart()  # Lightning does that for `current` alone
         if self._every and trainer.global_step % self._every == 0 and self._may_begin_with_validation(trainer):
@@ -263,13 +210,11 @@ class PreemptionCheckpoints(Callback):
         trainer.fit_loop.teardown()
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Leave signals as they were, and what came after the last look to whoever listened before.
+        """Leave a signal that came after the last look to `stopped_by_signals`.
 
         Raises:
-            SystemExit: With `ASKED_TO_STOP`, if it did; of several processes at their next common operation.
+            SystemExit: With `ASKED_TO_STOP`, if one did; of several processes at their next common operation.
         """
-        restore(self._before)
-        self._before = {}
         if self._asked:
             signals_received.append(signal.SIGTERM)
             if trainer.world_size == 1:
@@ -314,9 +259,9 @@ class ModelCheckpoint(callbacks.ModelCheckpoint):
 
 
 class AtomicCheckpoints(CheckpointIO):
-    """Writes beside the target, flushes to disk and renames: a kill leaves the old checkpoint or the new one.
+    """Writes a temporary file, flushes it to the disk and renames it: a kill leaves the old checkpoint or the new one.
 
-    Lightning's own writer goes through a temporary folder that may lie on another disk, where a rename is a copy.
+    The file is in the same folder. That of Lightning's own writer may lie on another disk, where a rename is a copy.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
@@ -352,88 +297,3 @@ class AtomicCheckpoints(CheckpointIO):
     def remove_checkpoint(self, path: str | Path) -> None:
         """Delete a checkpoint."""
         Path(path).unlink(missing_ok=True)
-
-
-def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest undamaged checkpoint of a run and, for the user, the checkpoints that were skipped and why."""
-    passed_over = []
-    files = [file for file in folder.glob("*.ckpt") if not file.is_symlink()]
-    # Where both have the same time, `last` was written later
-    for file in sorted(files, key=lambda file: (file.stat().st_mtime_ns, file.name == LAST), reverse=True):
-        reason = damage(file)
-        if reason is None:
-            return file, passed_over
-        passed_over.append(f"{file}: {reason}")
-    return None, passed_over
-
-
-def check_continues(
-    checkpoint: Mapping[str, Any], description: Mapping[str, Any], order: Mapping[str, Any], data: str
-) -> None:
-    """Check that a run goes on from a checkpoint with the same backbone, data and, in mid-epoch, order: `description`
-    and `order` are those of the run now.
-
-    Raises:
-        UserError: If something differs.
-    """
-    saved = checkpoint["description"]
-    for key, name in (("backbone_fingerprint", "backbone"), ("dimensions", "rating scales")):
-        if description[key] != saved[key]:
-            raise UserError(f"checkpoint: was trained with other {name}: {saved[key]!r}, now {description[key]!r}")
-    keys = "content_hash", "split_hash", "train_splits", "validation_splits", "target"
-    check_same_data("checkpoint", saved["provenance"], {key: description["provenance"][key] for key in keys}, data)
-    for name in order if position_of(checkpoint).batch else ():
-        if order[name] != (before := checkpoint["order"].get(name)):
-            raise UserError(
-                f"checkpoint: was written in mid-epoch with {name} {before}, now {order[name]}; expected the same, so "
-                "that no item is left out or read twice"
-            )
-
-
-def check_same_data(where: object, saved: Mapping[str, Any], now: Mapping[str, Any], data: str) -> None:
-    """Check that what is known of the data in folder `data` is what a `Provenance` says.
-
-    Raises:
-        UserError: If something differs; it begins with `where`.
-    """
-    for key, value in now.items():
-        if saved.get(key) != value:
-            raise UserError(
-                f"{where}: was trained on other data: {key} differs from that of {data}; expected the same, or another "
-                "--run"
-            )
-
-
-def check_same_settings(run: Path, text: str, names: Collection[str] = KEPT, free: Collection[str] = ()) -> None:
-    """Check that settings are as the recipe that a run keeps has them.
-
-    Args:
-        run: The folder; without a recipe nothing is checked.
-        text: The recipe now, as YAML.
-        names: The settings, or the groups they stand in ("" = all); `free` are left out.
-
-    Raises:
-        UserError: If one differs.
-    """
-    if not (run / CONFIG_FILE).is_file():
-        return
-    before, now = _flat(read_yaml(run / CONFIG_FILE)), _flat(yaml.safe_load(text))
-    for name in (name for name in before if name in now):
-        if before[name] != now[name] and _among(name, names) and not _among(name, free):
-            raise UserError(
-                f"{run}: was begun with {name} {before[name]}, now {now[name]}; expected the same, or another --run"
-            )
-
-
-def _flat(tree: Any, group: str = "") -> dict[str, Any]:
-    if not isinstance(tree, dict) or not tree:
-        return {group: tree}
-    return {
-        name: value
-        for key, below in tree.items()
-        for name, value in _flat(below, f"{group}.{key}" if group else str(key)).items()
-    }
-
-
-def _among(name: str, names: Collection[str]) -> bool:
-    return any(not group or name == group or name.startswith(f"{group}.") for group in names)

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional
 
-from ..data_modules.items import ComparedPair, RatedPair
 from ..data_modules.schema import Dimension
+from ..data_modules.training_items import ComparedPair, RatedPair
 from ..models.backbones.inputs import Inputs, Movable
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge

@@ -30,18 +30,16 @@ from ..models.closed_form import EXACT, LANDMARKS
 from ..models.ensemble import write_ensemble
 from ..models.heads import Prediction
 from ..models.weight_files import read_checkpoint
-from .checkpointing import ENSEMBLE, LEFT_OUT, LORA, PROBE, check_same_data, check_same_settings
 from .features import temporary_folder
 from .left_out import AllPairs, is_ahead, print_agreement, read_scores, score_pairs, write_scores
-from .lora import train_lora
-from .probe import train_probe
+from .lora import refit_lora, train_lora
+from .probe import refit_probe, train_probe
 from .recipe import RecipeParser
-from .refit import refit_lora, refit_probe
+from .run_folder import ENSEMBLE, LEFT_OUT, LORA, PROBE, check_same_data, check_same_settings, run_folder
 from .settings import Recipe
-from .shared import run_folder
 
 _ELSEWHERE = (
-    "run", "resume", "method", "refit", "profile", "log_audio", "checkpoint_steps", "gradient_checkpointing",
+    "run", "resume", "method", "refit", "checkpoint_steps", "gradient_checkpointing",
     "compile_layers", "expected_trainable", "cache", "data.path", "data.num_workers", "data.eval_batch_size",
     "judge.attention", *(f"trainer.{name}" for name in (
         "accelerator", "strategy", "devices", "num_nodes", "logger", "log_every_n_steps", "enable_progress_bar")),
@@ -124,7 +122,9 @@ class _Runs:
 
     def changed(self, method: str, **more: Any) -> tuple[Recipe, str]:
         """The recipe of one run, and its text."""
-        values = self.parser.overlaid(self.values, {**self.changes, "method": method, **more}, "train")
+        values = self.values.clone()
+        for name, value in {**self.changes, "method": method, **more}.items():
+            values[name] = value
         return self.parser.recipe(values), self.parser.text(values)
 
 

@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import torch
 from filelock import FileLock, Timeout
 from torch import distributed as dist
 from torch import nn
@@ -24,7 +23,7 @@ from ..models.backbones.audio_language_model import AudioLanguageModel
 from ..models.backbones.base import Backbone
 from ..models.backbones.inputs import Inputs
 from ..models.disk_store import DiskStore
-from ..models.feature_cache import ClipStates, PairStates, check_split
+from ..models.feature_cache import ClipStates, PairStates
 from ..models.judge import EmpathyJudge
 from ..models.settings import JudgeSettings
 
@@ -86,9 +85,6 @@ class Features:
             sources = list(dict.fromkeys(source for pair in pairs for source in pair.clips))
             self._in_parts(sources, self._clips, self._encode, _CLIPS, "clips")
             if self._pairs is not None:
-                # Not every family can be entered at a layer: that is found out before hours of caching
-                if pairs:
-                    self._check(pairs, precision)
                 self._in_parts(pairs, self._pairs, lambda batch: self._run_lower(batch, precision), _PAIRS, "pairs")
 
     def _in_parts(
@@ -109,12 +105,6 @@ class Features:
                 if batch := share[step * size : (step + 1) * size]:
                     compute(batch)
             barrier()  # waits for all: afterwards all that they wrote is there
-
-    def _check(self, pairs: list[Pair], precision: Precision) -> None:
-        assert self._pairs is not None
-        with precision(), torch.no_grad():
-            inputs = self._judge.build_inputs(pairs[:2]).to(self._judge.device)
-            check_split(self._judge.backbone, inputs, self._pairs.first)
 
     def _encode(self, sources: list[AudioSource]) -> None:
         states = self._judge.encode_clips([self._judge.decode(source) for source in sources])
@@ -221,10 +211,13 @@ def _first_adapted_layer(backbone: Backbone, settings: JudgeSettings) -> int:
     Raises:
         UserError: Saying why what enters that layer changes in training, or is not worth caching.
     """
-    if settings.pooling == "layer_mix":
-        raise UserError("cache: layers with judge.pooling layer_mix, which reads every layer; expected audio or none")
     if not isinstance(backbone, AudioLanguageModel):
         raise UserError(f"cache: layers: backbone {backbone.name} has no language model; expected audio or none")
+    if not backbone.entered_at_layers:
+        raise UserError(
+            f"cache: layers: backbone {backbone.name} cannot be entered at a layer: its layers pass on more than one "
+            "state for each token; expected audio or none"
+        )
     lora = settings.lora
     changing = {*lora.parts, *lora.full_parts} - {"language_model"}
     if changing or "language_model" in lora.full_parts:

@@ -27,7 +27,7 @@ from ..models.artifact import load_any
 from ..models.disk_store import DiskStore
 from ..models.heads import Prediction
 from ..models.scoring import Predictor, placed
-from .checkpointing import LORA, PROBE
+from .run_folder import LORA, PROBE
 from .settings import Recipe
 from .validation import lead_interval
 
@@ -118,7 +118,7 @@ def read_scores(file: Path, pairs: Sequence[Pair], dimensions: Sequence[Dimensio
     if len(table) != math.prod(shape) or OK not in table["status"].to_numpy():
         raise UserError(f"{file}: scores of other pairs or dimensions; expected another --run, or the same data")
     values = (torch.tensor(table[name].to_numpy().reshape(shape)).float() for name in ("score", "uncertainty"))
-    predictions = Prediction.kept(*values).each()
+    predictions = Prediction.from_stored(*values).each()
     return {pair.pair_id: row for pair, row in zip(pairs, predictions, strict=True) if not row.score.isnan().all()}
 
 
@@ -131,8 +131,8 @@ def is_ahead(pairs: AllPairs, adapted: Mapping[str, Prediction], probe: Mapping[
     (before, now), human, groups = _compared(pairs, probe, adapted)
     means = [_mean_spearman(scores, human) for scores in (before, now)]
     # Both methods are measured on the same draws: what varies is their difference
-    draws = Resamples.draw(groups, RESAMPLES, seed)
-    leads = draws.draws(
+    draws = Resamples.sample(groups, RESAMPLES, seed)
+    leads = draws.apply(
         lambda items: _mean_spearman(now[items], human[items]) - _mean_spearman(before[items], human[items])
     )
     low, high = lead_interval(draws, leads)
@@ -153,7 +153,7 @@ def is_ahead(pairs: AllPairs, adapted: Mapping[str, Prediction], probe: Mapping[
 def print_agreement(pairs: AllPairs, scores: Mapping[str, Prediction], seed: int) -> None:
     """Print the agreement on pairs that were left out, with its interval over groups or speakers."""
     (found,), human, groups = _compared(pairs, scores)
-    draws = Resamples.draw(groups, RESAMPLES, seed)
+    draws = Resamples.sample(groups, RESAMPLES, seed)
     table = Table(title="pairs that were left out", title_justify="left")
     for heading in ("dimension", "Spearman", "95 % interval", "pairs", "groups"):
         table.add_column(heading, justify="left" if heading == "dimension" else "right")

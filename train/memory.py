@@ -32,7 +32,7 @@ from .recipe import Recipe
 
 GIB = 2**30
 CUDA_CONTEXT = int(0.7 * GIB)
-"""Memory of the CUDA runtime and its libraries, beside tensors: an assumption, it differs between drivers."""
+"""Memory of the CUDA runtime and its libraries, without tensors: an assumption, it differs between drivers."""
 # NF4: half a byte, a byte of scale for 64 values, 4 bytes of the scales' scale for 256 scales (Dettmers et al., 2023)
 _NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 
@@ -47,7 +47,7 @@ class StepMemory:
     weights: int  # frozen and trained weights
     gradients: int  # of the trained weights
     optimizer: int  # AdamW's two moments of every trained weight
-    activations: int  # the most that forward and backward pass hold at once beside these
+    activations: int  # the most that forward and backward pass hold at once on top of these
 
     @property
     def by_kind(self) -> dict[str, int]:
@@ -91,7 +91,8 @@ def step_memory(
         audio_cached: True if the audio tower does not run in a step, since its output was computed before.
 
     Raises:
-        UserError: If the backbone cannot be loaded, hears less than `seconds`, or a pair has more than `batch_tokens`.
+        UserError: If the backbone cannot be loaded, takes no clips of `seconds`, or a pair has more than
+            `batch_tokens`.
     """
     as_trained = _without_weights(settings)
     counts = count_parameters(as_trained.backbone, as_trained.own_modules())
@@ -140,7 +141,7 @@ def _saved_by_nf4(judge: EmpathyJudge) -> int:
 def _pair(judge: EmpathyJudge, seconds: float) -> Pair:
     if seconds > judge.backbone.max_seconds and judge.settings.long_clips == "refuse":
         raise UserError(
-            f"--clip-seconds {seconds:g}: backbone {judge.backbone.name} hears at most {judge.backbone.max_seconds:g} s"
+            f"--clip-seconds {seconds:g}: backbone {judge.backbone.name} takes at most {judge.backbone.max_seconds:g} s"
         )
     rate = judge.backbone.sampling_rate
     context, response = (Clip(np.full(round(seconds * rate), level, np.float32), rate) for level in (0.0, 0.1))

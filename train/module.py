@@ -27,17 +27,17 @@ from ..data_modules.parallel import say
 from ..data_modules.splits import kept_together
 from ..models.artifact import describe
 from ..models.backbones.layers import compile_layers
-from ..models.clip_encoder import ran_out_of_memory
 from ..models.description import Provenance
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
 from ..models.lora import FUSION, weights_of
+from ..models.scoring import ran_out_of_memory
 from ..models.weight_files import check_keys, fingerprints
-from .checkpointing import check_continues
 from .collate import Batch, Collate, gather
 from .objective import Objective, RaterEmbedding
+from .run_folder import check_continues
 from .settings import OptimizerSettings
-from .strategies import ShardedStrategy, kept, shard
+from .strategies import ShardedStrategy, checkpointed, shard
 from .validation import Agreement, Validation
 
 MONITOR = "val_agreement"
@@ -87,7 +87,7 @@ class JudgeModule(L.LightningModule):
     def forget_shapes(self) -> None:
         """Expect checkpoints of the weights that there are now."""
         # On the meta device only shapes are kept, and no second copy of the weights
-        self._shapes = {name: weight.detach().to("meta") for name, weight in kept(self).items()}
+        self._shapes = {name: weight.detach().to("meta") for name, weight in checkpointed(self).items()}
 
     @property
     def data(self) -> PairDataModule:
@@ -254,7 +254,7 @@ class JudgeModule(L.LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Clip as `Trainer` was told to, over all ranks where gradients are sharded.
+        """Clip as the recipe says (`trainer.gradient_clip_val`), over all ranks where gradients are sharded.
 
         Lightning 2.6 refuses to clip for a fused optimizer under mixed precision, since float16 gradients are still
         scaled then. bfloat16 gradients are not scaled: they are clipped as in full precision.
@@ -269,7 +269,7 @@ class JudgeModule(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what is trained; leave out the frozen backbone but say which it was."""
-        names = kept(self)
+        names = checkpointed(self)
         checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k in names}
         checkpoint["description"], checkpoint["order"] = self._description(), self._order()
         values = [agreement.value for agreement in self._agreement.values()]

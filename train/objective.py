@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..data_modules.errors import UserError
-from ..data_modules.items import directions
 from ..data_modules.schema import Dimension
+from ..data_modules.training_items import directions
 from ..models.backbones.inputs import Movable
 from ..models.heads import Prediction, ScaleRange
 from ..models.losses import (

@@ -131,23 +131,6 @@ class RecipeParser:
         """
         self.parser.instantiate(parsed)
 
-    def overlaid(self, base: Namespace, values: Mapping[str, Any], where: str) -> Namespace:
-        """Values of a run with others (dotted name -> value) laid over; `base` stays as it is, and `where` heads a
-        message.
-
-        Raises:
-            UserError: As `parse`.
-        """
-        for name in values:
-            self._check_name(name, where)
-        try:
-            parsed = self.parser.parse_object(nested(values), base.clone(), None, False)
-        except ArgumentError as error:
-            raise UserError(f"{where}: {_in_one_line(error.message)}") from None
-        _check_numbers(nested(values), parsed, f"{where}: ")
-        check_ranges(parsed, f"{where}: ")
-        return parsed
-
     def recipe(self, parsed: Namespace) -> Recipe:
         """Build the objects of a recipe from its values.
 

@@ -1,5 +1,5 @@
 """`empathy-judge train`: one recipe in, one run folder out. `train` reads the recipe and chooses one program; each is
-read from top to bottom in a file of its own: `lora.py`, `probe.py`, `cross_validate.py`, `refit.py`."""
+read from top to bottom in a file of its own: `lora.py`, `probe.py`, `cross_validate.py`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..data_modules.folders import RemotePath
 from ..data_modules.schema import PairDataset
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS
 from ..models.weight_files import read_checkpoint
-from .checkpointing import run_lock, stopped_by_signals
+from .checkpointing import stopped_by_signals
 from .lora import train_lora
-from .probe import train_probe
+from .probe import refit_probe, train_probe
 from .recipe import Config, RecipeParser
-from .shared import is_global_zero, run_folder
+from .run_folder import is_global_zero, run_folder, run_lock
 from .strategies import check_accelerator, refused_by_lightning
 
 if TYPE_CHECKING:
@@ -114,7 +114,6 @@ def train(
             cross_validate(recipe, parser, parsed, dataset, watching)
         elif recipe.refit:
             from .left_out import AllPairs
-            from .refit import refit_probe
 
             # a probe is measured by regressions that leave pairs out, and needs no run before it
             refit_probe(recipe, parser.text(parsed), AllPairs.of(recipe).ids, None, dataset, watching)

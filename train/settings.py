@@ -144,9 +144,6 @@ class Recipe:
             on a GPU.
         expected_trainable: Expected number of trained parameters of each part, as in the table at the start; training
             does not start with other numbers.
-        profile: Write a profile of operations and a trace to RUN/profile.
-        log_audio: Log players of the items that validation scored worst: true = in every logger, false = in none. By
-            default in TensorBoard alone: Weights & Biases would upload recordings of people.
         dry_run: Print what would be trained and how much memory a step needs, without training.
         json: Print JSON: the counts of a dry run, otherwise the paths of the run and of its best checkpoint.
         clip_seconds: Length of every clip in a dry run.
@@ -170,8 +167,6 @@ class Recipe:
     gradient_checkpointing: bool = False
     compile_layers: bool = False
     expected_trainable: dict[str, int] | None = None
-    profile: bool = False
-    log_audio: bool | None = None
     dry_run: bool = False
     json: bool = False
     clip_seconds: float = 8.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import lightning as L
 import torch
@@ -37,20 +37,20 @@ from .recipe import Recipe
 register_dataclass(Prediction)
 
 
-def shard(judge: EmpathyJudge, beside: Iterable[nn.Module], mesh: DeviceMesh) -> None:
+def shard(judge: EmpathyJudge, others: Iterable[nn.Module], mesh: DeviceMesh) -> None:
     """Leave each process of the mesh its shard of every weight, in place. A mesh of one axis shards over all; of two,
     shards along the second and repeats along the first.
 
     A group of weights for each layer of each part, one for pooling and one for head (float32, whatever the backbone
-    is), each for modules `beside` the judge, and one for what is left: embeddings, projector, fusion. The weights of a
-    group may differ in dtype (frozen bfloat16 beside float32 adapters: torch 2.11 gathers both), as long as those that
+    is), each for `others` (of raters), and one for what is left: embeddings, projector, fusion. The weights of a
+    group may differ in dtype (frozen bfloat16 and float32 adapters: torch 2.11 gathers both), as long as those that
     are trained have one. Where a judge was loaded deferred, each group is finished in its turn.
     """
     for part in judge.backbone.parts.values():
         for layer in judge.network.get_submodule(part.layers).children() if part.layers else ():
             finish(layer)
             fully_shard(layer, mesh=mesh)
-    for module in (judge.pooling, judge.head, *beside):
+    for module in (judge.pooling, judge.head, *others):
         if any(True for _ in module.parameters()):
             fully_shard(module, mesh=mesh)
     finish(judge)
@@ -60,7 +60,7 @@ def shard(judge: EmpathyJudge, beside: Iterable[nn.Module], mesh: DeviceMesh) ->
     register_fsdp_forward_method(judge, "clip_features")  # called at the start of training
 
 
-def kept(module: nn.Module) -> dict[str, Tensor]:
+def checkpointed(module: nn.Module) -> dict[str, Tensor]:
     """Names and values of the tensors in a checkpoint: trained weights, and what was fitted to the training split."""
     trained = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
     return trained | {name: value for name, value in module.named_buffers() if name.startswith("judge.head_input.")}
@@ -79,7 +79,7 @@ class ShardedStrategy(ModelParallelStrategy):
     strategy and number of devices continues.
 
     Attributes:
-        shards_weights: No process has all weights, so that every forward pass is a collective.
+        shards_weights: True: no process has all weights, so that every forward pass is a collective.
         shards: Mesh that weights are sharded over, once processes are set up.
     """
 
@@ -112,7 +112,7 @@ class ShardedStrategy(ModelParallelStrategy):
             if isinstance(module, FSDPModule):
                 # After validation some weights are whole tensors that the optimizer does not know
                 module.reshard()
-        return {name: whole(weight) for name, weight in kept(self.lightning_module).items()}
+        return {name: whole(weight) for name, weight in checkpointed(self.lightning_module).items()}
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """State of the optimizer as one process would have it. A collective of all processes."""
@@ -121,7 +121,7 @@ class ShardedStrategy(ModelParallelStrategy):
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Keep the shard of each whole weight; `JudgeModule.on_load_checkpoint` has compared names and shapes."""
         assert self.lightning_module is not None
-        weights = kept(self.lightning_module)
+        weights = checkpointed(self.lightning_module)
         with torch.no_grad():
             for name, value in checkpoint["state_dict"].items():
                 weights[name].copy_(like(value, weights[name]))
@@ -158,7 +158,8 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class ZeroStrategy(DeepSpeedStrategy):
-    """ZeRO with the precision and the checkpoints of all other strategies.
+    """ZeRO-2, which shards gradients and optimizer states, with the precision and the checkpoints of all other
+    strategies. (ZeRO-3 would shard the weights too, which `ShardedStrategy` does.)
 
     Weights keep their dtype and `bf16-mixed` is autocast, as under DDP: left to itself, DeepSpeed casts the head to
     bfloat16. A checkpoint is one file of whole trained weights and AdamW states, where DeepSpeed writes a folder of
@@ -170,26 +171,20 @@ class ZeroStrategy(DeepSpeedStrategy):
     load_model_state_dict = Strategy.load_model_state_dict
     lightning_restore_optimizer = Strategy.lightning_restore_optimizer  # pyright: ignore[reportIncompatibleMethodOverride]
 
-    def __init__(self, stage: Literal[2, 3] = 2) -> None:
-        """Set DeepSpeed up; stage 2 shards optimizer states and gradients, 3 all weights too.
+    def __init__(self) -> None:
+        """Set DeepSpeed up.
 
         Raises:
             ImportError: If DeepSpeed is not installed.
         """
         super().__init__(
-            stage=stage,
+            stage=2,
             allgather_bucket_size=_BUCKET,
             reduce_bucket_size=_BUCKET,
             logging_batch_size_per_gpu=1,  # for its log alone; our batches differ in size
             logging_level=logging.ERROR,  # it warns of every dataclass that a module takes or returns
         )
-        self.stage = stage
         self._groups: list[list[Tensor]] = []
-
-    @property
-    def shards_weights(self) -> bool:
-        """Whether no process has all weights, so that every forward pass is a collective."""
-        return self.stage == 3
 
     @property
     def handles_gradient_accumulation(self) -> bool:
@@ -198,7 +193,7 @@ class ZeroStrategy(DeepSpeedStrategy):
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
-        """Nothing to hold back while batches are accumulated: DeepSpeed is told which is the last."""
+        """Nothing to hold back while batches are accumulated: `_WeightsAsTheyAre.backward` says which is the last."""
         yield
 
     def setup_environment(self) -> None:
@@ -226,19 +221,9 @@ class ZeroStrategy(DeepSpeedStrategy):
         return optimizer, schedule
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Trained weights, whole, on the CPU. A collective of all processes."""
+        """Trained weights, on the CPU. They are whole in every process."""
         assert self.lightning_module is not None
-        return {name: self._whole(weight).cpu() for name, weight in kept(self.lightning_module).items()}
-
-    def _whole(self, weight: Tensor) -> Tensor:
-        from deepspeed.utils import safe_get_full_fp32_param  # pyright: ignore[reportMissingImports]
-
-        # Stage 2 leaves weights whole. The scale of features is a buffer, which nothing shards
-        if self.stage == 2 or not weight.requires_grad:
-            return weight.detach()
-        full = safe_get_full_fp32_param(weight)
-        assert full is not None
-        return full.to(weight.dtype)
+        return {name: weight.detach().cpu() for name, weight in checkpointed(self.lightning_module).items()}
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """State of AdamW as one process would have it. A collective of all processes."""
@@ -264,29 +249,25 @@ class ZeroStrategy(DeepSpeedStrategy):
         sharded: Any = self.optimizers[0]
         return sharded.optimizer
 
-    @property
-    def _flat(self) -> list[Tensor]:
-        """The weights that it optimizes: this process's share of each group, as flat tensors."""
-        sharded: Any = self.optimizers[0]
-        return sharded.single_partition_of_fp32_groups if self.stage == 2 else sharded.fp32_partitioned_groups_flat
-
     def _link_states(self) -> None:
         """Let each weight know its states; DeepSpeed does that after the first group's first step, too early for the
         other groups (seen in 0.19.8)."""
-        if self.stage == 2:
-            sharded: Any = self.optimizers[0]
-            sharded._hp_optimizer_states_linked = False
-            sharded._lazy_init_hp_params_optimizer_state()
+        sharded: Any = self.optimizers[0]
+        sharded._hp_optimizer_states_linked = False
+        sharded._lazy_init_hp_params_optimizer_state()
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Keep this process's share of the states of AdamW."""
+        from deepspeed.utils import safe_set_full_optimizer_state  # pyright: ignore[reportMissingImports]
+
         (stored,) = checkpoint["optimizer_states"]
         inner, states = self._adamw, list(stored["state"].values())
         for group, options in zip(inner.param_groups, stored["param_groups"], strict=True):
             group.update({key: value for key, value in options.items() if key != "params"})
         if not states:
             return
-        for flat in self._flat:
+        # The weights that DeepSpeed optimizes: this process's share of each group, as flat tensors
+        for flat in (weight for group in inner.param_groups for weight in group["params"]):
             # a fused kernel reads the count where the weights are
             count = states[0]["step"].to(flat.device, torch.float32, copy=True)
             inner.state[flat] = {"step": count, **{key: torch.zeros_like(flat) for key in _MOMENTS}}
@@ -294,20 +275,8 @@ class ZeroStrategy(DeepSpeedStrategy):
         weights = [weight for group in self._groups for weight in group]
         for number, weight in enumerate(weights):
             for key in _MOMENTS:
-                self._put(weight, key, stored["state"][number][key])
-
-    def _put(self, weight: Tensor, key: str, value: Tensor) -> None:
-        from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state  # pyright: ignore[reportMissingImports]
-
-        value = value.to(self.root_device, torch.float32)
-        if self.stage == 2:
-            safe_set_full_optimizer_state(weight, value, key)
-            return
-        # the shares of a weight that cannot be divided evenly are padded, which DeepSpeed ignores when it sets it whole
-        share = weight.ds_tensor.numel()  # pyright: ignore[reportAttributeAccessIssue]
-        padded = torch.zeros(share * self.world_size, device=value.device)
-        padded[: value.numel()] = value.flatten()
-        safe_set_local_optimizer_state(weight, padded[share * self.global_rank :][:share], key)
+                value = stored["state"][number][key].to(self.root_device, torch.float32)
+                safe_set_full_optimizer_state(weight, value, key)
 
 
 class _WeightsAsTheyAre(DeepSpeedPrecision):
@@ -329,7 +298,7 @@ class _WeightsAsTheyAre(DeepSpeedPrecision):
         engine.backward(tensor, scale_wrt_gas=False)
 
 
-_EXPECTED = "auto, ddp, or --config strategy_NAME with ddp, fsdp2, zero2 or zero3"
+_EXPECTED = "auto, ddp, or --config strategy_NAME with ddp, fsdp2 or zero2"
 _PRECISIONS = (None, 32, "32", "32-true", "bf16-mixed")
 
 
@@ -377,55 +346,48 @@ def check_strategy(recipe: Recipe) -> None:
         UserError: If not.
     """
     strategy, precision = recipe.trainer.get("strategy", "auto"), recipe.trainer.get("precision")
+    name = strategy if isinstance(strategy, str) else type(strategy).__name__
     ours = isinstance(strategy, ShardedStrategy | ZeroStrategy)
     foreign = isinstance(strategy, DeepSpeedStrategy | FSDPStrategy | ModelParallelStrategy) and not ours
-    if foreign or (isinstance(strategy, str) and strategy.startswith(("deepspeed", "fsdp"))):
-        name = strategy if isinstance(strategy, str) else type(strategy).__name__
+    if foreign or name.startswith(("deepspeed", "fsdp")):
         raise UserError(
             f"trainer.strategy {name}: writes shards where a run has one file for a checkpoint; expected {_EXPECTED}"
         )
-    if not ours:
-        return
-    name = type(strategy).__name__
-    if precision not in _PRECISIONS:
+    if ours and precision not in _PRECISIONS:
         raise UserError(f"trainer.precision {precision} with {name}; expected bf16-mixed or 32-true")
-    if isinstance(strategy, ZeroStrategy) and recipe.method == "probe":
-        raise UserError(
-            f"method probe with {name}, where DeepSpeed keeps a copy of the head that no regression reaches; expected "
-            "no strategy, or --config strategy_ddp"
-        )
-    if isinstance(strategy, ZeroStrategy) and recipe.judge.lora.trained_dtype == "backbone":
-        raise UserError(
-            f"judge.lora.trained_dtype backbone with {name}: the head is float32, and ZeRO wants one dtype of all that "
-            "is trained; expected float32, also where frozen weights are bfloat16"
-        )
-    if not strategy.shards_weights:
-        return
-    quantization, cached, problem = recipe.judge.quantization, recipe.cache.what, ""
-    if quantization != "none":
-        in_bits = "which cannot shard weights in 4 bits"
-        problem = f"judge.quantization {quantization} with {name}, {in_bits}; expected no quantization"
-    elif recipe.data.batch_tokens == "auto":
-        problem = f"data.batch_tokens auto with {name}, where no process can try a step alone; expected a number"
-    elif recipe.compile_layers:
-        gathered = "where layers are gathered while they are computed: not tried"
-        problem = f"compile_layers with {name}, {gathered}; expected compile_layers false"
-    elif cached != "none":
-        alone = "each process computes what is kept alone, for which it needs whole weights"
-        problem = f"cache.what {cached} with {name}: {alone}; expected cache.what none"
-    if problem:
-        raise UserError(f"{problem}, or --config strategy_ddp")
+    refused: dict[str, tuple[bool, str]] = {}
+    if isinstance(strategy, ZeroStrategy):
+        refused = {
+            # DeepSpeed trains a copy of the head, which no regression reaches
+            "method probe": (recipe.method == "probe", "no strategy"),
+            # The head is float32, and ZeRO wants one dtype of all that is trained
+            "judge.lora.trained_dtype backbone": (recipe.judge.lora.trained_dtype == "backbone", "float32"),
+        }
+    elif isinstance(strategy, ShardedStrategy):
+        quantization, cached = recipe.judge.quantization, recipe.cache.what
+        refused = {
+            # bitsandbytes cannot shard weights in 4 bits
+            f"judge.quantization {quantization}": (quantization != "none", "no quantization"),
+            # No process can try a step alone
+            "data.batch_tokens auto": (recipe.data.batch_tokens == "auto", "a number"),
+            # Layers are gathered while they are computed: not tried
+            "compile_layers": (recipe.compile_layers, "compile_layers false"),
+            # Each process computes alone what is cached, for which it needs whole weights
+            f"cache.what {cached}": (cached != "none", "cache.what none"),
+        }
+    for setting, (applies, instead) in refused.items():
+        if applies:
+            raise UserError(f"{setting} does not go with {name}; expected {instead}, or --config strategy_ddp")
 
 
-class BroadcastInitialState(Callback):
-    """Checks that all processes of a run resume from the same checkpoint: each has looked for it by itself, and a
-    network file system may have shown an older state to some of them.
+class SameCheckpoint(Callback):
+    """Checks that all processes of a run go on from the same checkpoint.
 
-    Args:
-        loops: State of the loops in the checkpoint that was found; None = a new run.
+    Each has looked for it by itself, and a network file system may have shown an older state to some of them.
     """
 
     def __init__(self, loops: Mapping[str, Any] | None) -> None:
+        """Compare this state of the loops, from the checkpoint that this process has found; None = a new run."""
         self._loops = loops
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -444,7 +406,7 @@ class BroadcastInitialState(Callback):
 
 
 def started_by() -> list[ClusterEnvironment]:
-    """For Lightning's `plugins`: under Slurm it shall not save and requeue in its own way beside that of `train`."""
+    """Plugins of Lightning: under SLURM it must not save and requeue by itself, since `train` does."""
     if SLURMEnvironment.detect() and not TorchElasticEnvironment.detect():
         return [SLURMEnvironment(auto_requeue=False)]
     return []

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data_modules.items import ComparedPair, RatedPairs, directions
 from ..data_modules.schema import Dimension
+from ..data_modules.training_items import ComparedPair, RatedPairs, directions
 from ..eval.statistics.agreement import spearman
 from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
 from ..models.heads import Prediction
@@ -92,8 +92,8 @@ class Validation:
             result: dict[str, float | None] = dict.fromkeys(("probe", "added", "low", "high"))
             if rated.any() and not math.isnan(lead := spearman(now, human) - spearman(before, human)):
                 result |= {"probe": spearman(before, human), "added": lead}
-                draws = Resamples.draw(groups[rated], START_RESAMPLES, 0)
-                leads = draws.of(spearman, now, human) - draws.of(spearman, before, human)
+                draws = Resamples.sample(groups[rated], START_RESAMPLES, 0)
+                leads = draws.compute(spearman, now, human) - draws.compute(spearman, before, human)
                 result |= dict(zip(("low", "high"), lead_interval(draws, leads), strict=True))
             results[dimension.name] = result
         return results

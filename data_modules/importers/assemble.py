@@ -20,7 +20,7 @@ from ..errors import AudioError, DataError, UserError, counted, shown
 from ..folders import path_version
 from ..parallel import map_threads
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, check_preferences, check_ratings
-from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset
+from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, hash_order
 from ..staging import staged_folder
 from ..storage import (
     CONTEXT,
@@ -31,7 +31,6 @@ from ..storage import (
     RESPONSE,
     SHARD_FOLDER,
     TAGS,
-    hash_order,
     ratings_schema,
     shard_name,
 )
@@ -108,7 +107,8 @@ def assemble(
     """
     if shard_rows < 1:
         raise UserError(f"{shard_rows} pairs in a shard; expected at least 1")
-    if not 0 <= max_skipped <= 1:  # NaN is refused too
+    # Written so that NaN is refused, too.
+    if not 0 <= max_skipped <= 1:
         raise UserError(f"--max-skipped {max_skipped:g}: expected a share of the pairs, from 0 to 1")
     out = Path(out).resolve()
     with staged_folder(out, overwrite, _key(imported.pairs, embed_audio, shard_rows)) as stage:
@@ -192,12 +192,13 @@ def _stored(row: Mapping[str, Any], clips: Clips) -> dict[str, Any]:
 
 
 def _write_rows(rows: Sequence[Mapping[str, Any]], clips: Clips, stage: Path, shard_rows: int) -> None:
-    """Writes one file, or shards of so many rows; shards that are there already are kept."""
+    """Writes one file, or shards of so many rows; shards that are there already stay."""
     shards = [PAIRS_FILE]
     if len(rows) > shard_rows:
         shards = [shard_name(number) for number in range(-(-len(rows) // shard_rows))]
         (stage / SHARD_FOLDER).mkdir(exist_ok=True)
-    n_written = sum((stage / shard).is_file() for shard in shards)  # they are made one after the other
+    # Shards are made one after the other: so many of the first ones are whole.
+    n_written = sum((stage / shard).is_file() for shard in shards)
     start = min(n_written * shard_rows, len(rows))
 
     def with_bytes(row: Mapping[str, Any]) -> dict[str, Any]:

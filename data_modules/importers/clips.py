@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from ..audio import decode, probe
+from ..audio import load_clip
 from ..embedded_tables import EmbeddedClip
 from ..errors import AudioError, DataError, os_reason, shown
 from ..folders import replace_file, resolve_inside
@@ -180,6 +180,7 @@ def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Con
         try:
             data = read_clip(content)
             sha256 = hashlib.sha256(data).hexdigest()
+            # Names differ, bytes do not: the same recording is decoded and stored once.
             if sha256 in by_hash:
                 return by_hash[sha256]
             file = None  # of a clip that is a file; elsewhere it is embedded
@@ -188,7 +189,7 @@ def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Con
             elif isinstance(content, StoredClip) and content.row_group is None:
                 file = content.file.path.name
             name = f"{len(data)} bytes of audio" if file is None else file
-            decode(data, probe(data, name).rate, name=name)
+            load_clip(data, name=name)
             path = None
             if not embed:
                 suffix = PurePosixPath(file or "").suffix.lower()

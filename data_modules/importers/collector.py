@@ -139,7 +139,8 @@ class Collector:
             groups: dict[int, str] = {}
             from ..near_duplicates import components
 
-            for positions in components(links):  # named by content, so that the order of pairs does not matter
+            # A group is called by its content, so that the order of pairs does not matter.
+            for positions in components(links):
                 name = _short_hash(min(link for position in positions for link in links[position]))
                 groups.update(dict.fromkeys(positions, name))
             pairs = [{**row, "group_id": groups[position]} for position, row in enumerate(self._rows.values())]

@@ -121,7 +121,8 @@ def _content(value: Any, made: Path) -> Content:
             empty = value is None or isinstance(value, str)
             kind = "no clip" if empty else f"value of type {type(value).__name__}"
             raise AudioError(f"{kind}; expected a path, bytes of an audio file, or (samples, rate in Hz)", "not a clip")
-        probe(value)  # so that a message does not name a file that the user has never seen
+        # Now, so that no message names a file that the user has never seen.
+        probe(value)
         data = value if isinstance(value, bytes) else _wav(load_clip(value))
     except AudioError as error:
         return error
@@ -143,7 +144,8 @@ def _temporary_folder() -> Path:
     parent, owner = tempfile.mkdtemp(prefix="empathy-judge-"), os.getpid()
 
     def remove() -> None:
-        if os.getpid() == owner:  # not in a fork of it
+        # A fork of this process ends earlier, and must not take the folder away.
+        if os.getpid() == owner:
             shutil.rmtree(parent, ignore_errors=True)
 
     atexit.register(remove)

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..class_labels import has_labels, name_labels
+from ..class_labels import has_labels
 from ..embedded_tables import EmbeddingTable, Tables, parquet_tables
 from ..errors import DataError, UserError, bad_value, shown
 from ..folders import path_version
-from ..tables import SourceTable, read_csv, read_table
+from ..tables import SourceTable, read_csv, read_parts, read_table
 from . import REPEATABLE, table
 from .assemble import Imported
 from .clips import ClipCell, find_clip, path_or_bytes
@@ -120,7 +120,8 @@ def _folder(path: Path, revision: str | None, files: Sequence[str] | None) -> tu
         snapshot = snapshot_download(path.as_posix(), repo_type="dataset", revision=revision, allow_patterns=only)
     except Exception as error:  # whatever the network, the Hub or the file system says
         raise UserError(f"{path}: neither a folder nor to be had from the Hub ({_reason(error)})") from None
-    return Path(snapshot), Path(snapshot).parents[1].resolve()  # files are links to blobs/, beside snapshots/
+    # Files of a snapshot are links to blobs/, which lies next to snapshots/.
+    return Path(snapshot), Path(snapshot).parents[1].resolve()
 
 
 def _read_split(name: Path, folder: Path, config: str | None, split: str | None) -> SourceTable:
@@ -138,16 +139,15 @@ def _read_split(name: Path, folder: Path, config: str | None, split: str | None)
         raise UserError(f"{name}: --split {shown(chosen)}; expected {', '.join(map(str, splits))}")
     try:
         read_features, read_from = splits[chosen]
-        features = read_features()
-        rows = list(EmbeddingTable(f"{folder} {config} {chosen} {_version(folder)}", read_from).rows())
+        features, version = read_features(), f"{folder} {config} {chosen} {_version(folder)}"
+        found = read_parts(name, EmbeddingTable(version, read_from), features)
     except UserError:
         raise
     except Exception as error:
         raise DataError(f"{name}: split {shown(chosen)} cannot be read ({_reason(error)})") from None
-    if not rows:
+    if not found.rows:
         raise DataError(f"{name}: split {shown(chosen)} holds no rows")
-    labels = name_labels(rows, features, name)
-    return replace(SourceTable.of(name, rows), labels=labels)
+    return found
 
 
 def _splits(datasets: Any, folder: Path, config: str | None) -> Mapping[str, _Split]:
@@ -179,7 +179,9 @@ def _splits(datasets: Any, folder: Path, config: str | None) -> Mapping[str, _Sp
                 split: (lambda: _described(builder.info.features), partial(_csv_tables, paths, delimiter))
                 for split, paths in files.items()
             }
-        if hasattr(builder, "_read_metadata"):  # a folder of audio files
+        # A folder of audio files (datasets 4). The library reads its metadata.csv with pandas, which guesses types;
+        # there is no option for it.
+        if hasattr(builder, "_read_metadata"):
             builder._read_metadata = partial(_metadata_tables, builder._read_metadata)
         # Streamed: the other way would copy all of it into a cache, and encode audio files with torchcodec.
         splits = builder.as_streaming_dataset()

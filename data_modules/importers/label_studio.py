@@ -148,7 +148,8 @@ def read(path: Path, options: Options) -> Imported:
 
     find = partial(find_clip, folder=folder, root=options.audio_root)
     rows = [(task.where, _pair_row(task, response, mapping, find)) for task in tasks for response in mapping.responses]
-    grouped = any(ours == "group_id" for ours, _ in mapping.fields)  # elsewhere `assemble` makes groups
+    # Where no field says the group, `assemble` makes groups of contexts.
+    grouped = any(ours == "group_id" for ours, _ in mapping.fields)
     pairs = list(
         checked_pairs(
             (row for _, row in rows), path, lambda n, column: f"{rows[n][0]}, column {column!r}", grouped=grouped
@@ -265,7 +266,8 @@ def _answers(annotation: Mapping[str, Any], task: _Task) -> Iterator[_Answer]:
         if not isinstance(result, dict) or not isinstance(result.get("value", {}), dict):
             raise DataError(f"{where}: result {shown(result)}; expected from_name, to_name, type, value")
         control = result.get("from_name")
-        if isinstance(control, str):  # relations between regions have none
+        # Relations between regions have no control.
+        if isinstance(control, str):
             place = f"{where}, control {control!r}"
             yield _Answer(task.number, rater, annotation.get("lead_time"), control, result.get("value", {}), place)
 

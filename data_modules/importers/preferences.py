@@ -167,7 +167,8 @@ def read_message(message: Any, where: str, find: FindClip) -> Message:
         raise bad_value(where, message, '{"role": ..., "content": ...} for each message')
     content = message.get("content")
     if content is None:
-        content = [message]  # {"role", "audio"}, as in our own tables
+        # {"role", "audio"}, as in our own tables.
+        content = [message]
     if not isinstance(content, str | list):
         raise bad_value(where, content, "text or a list of parts as content")
     clips, texts = [], []
@@ -176,7 +177,8 @@ def read_message(message: Any, where: str, find: FindClip) -> Message:
             raise bad_value(where, part, '{"type": "audio", "audio": ...} or {"type": "text", "text": ...}')
         values = (path_or_bytes(part.get(field)) for field in _AUDIO_FIELDS)
         audio = next((value for value in values if value is not None), None)
-        if isinstance(audio, Mapping) and set(audio) == {"url"}:  # {"audio_url": {"url": ...}}
+        # {"audio_url": {"url": ...}}, as the chat API of vLLM has it.
+        if isinstance(audio, Mapping) and set(audio) == {"url"}:
             audio = audio["url"]
         if audio is not None:
             clips.append(find(audio, where))

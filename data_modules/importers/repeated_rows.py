@@ -20,7 +20,7 @@ _RATER = "rater_id"
 
 
 def has_raters(table: SourceTable, rating_columns: Mapping[str, str]) -> bool:
-    """Whether each row names a rater: then a pair may stand in several rows, and its ratings beside it."""
+    """Whether each row names a rater: then a pair may stand in several rows, each with a rating of it."""
     return rating_columns.get(_RATER, _RATER) in table.columns
 
 
@@ -35,7 +35,8 @@ def with_ids(table: SourceTable, columns: Mapping[str, str], find: FindClip) -> 
     """
     names = {our: columns.get(our, our) for our in (CONTEXT, RESPONSE, "situation")}
     place_of, ids = table.locate(names), dict[tuple[Any, ...], str]()
-    known: dict[str, Any] = {}  # the same few paths stand in many rows
+    # The same few paths stand in many rows, and each look-up asks the file system.
+    known: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
     for position, row in enumerate(table.rows):
         key: list[Any] = [repr(plain_text(row.get(names["situation"])))]

@@ -100,7 +100,8 @@ def mapping_from(options: Options) -> TableMapping:
 
 def read(path: Path, options: Options) -> Imported:
     """Reads the tables that the command line names."""
-    mapping = mapping_from(options)  # a wrong option is told before a large table is read
+    # First, so that a wrong option is reported before a large table is read.
+    mapping = mapping_from(options)
     ratings = None if options.ratings is None else read_table(options.ratings)
     find = partial(find_clip, folder=path.parent.resolve(), root=options.audio_root)
     return read_pairs(read_table(path), ratings, mapping, find)

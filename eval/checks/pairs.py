@@ -19,7 +19,8 @@ from ...data_modules.schema import Pair, Turn
 
 _CONTEXT = ("context", "situation", "context_text", "context_speaker")
 _RESPONSE = ("response", "response_text", "response_speaker", "system_id")
-_MIXING_ROUNDS = 20  # proposed exchanges per pair; after about 5 the result no longer depends on the start
+# Proposed exchanges per pair; after about 5 the result no longer depends on the start
+_MIXING_ROUNDS = 20
 
 
 def _with(pair: Pair, donor: Pair, names: Sequence[str]) -> Pair:
@@ -78,6 +79,7 @@ def _silence(sources: Sequence[AudioSource]) -> dict[AudioSource, AudioSource]:
             lengths[source] = round(info.seconds * info.rate), info.rate
         except AudioError:
             lengths[source] = None
+    # One buffer for all clips: silence takes no more memory than the longest of them
     zeros = np.zeros(max((length[0] for length in lengths.values() if length), default=0), dtype=np.float32)
     return {source: Clip(zeros[: length[0]], length[1]) if length else source for source, length in lengths.items()}
 
@@ -131,7 +133,9 @@ def _codes(values: Iterable[Any]) -> np.ndarray:
 def context_keys(pairs: Sequence[Pair]) -> list[str]:
     """One key per pair, equal for pairs with the same context: turns and situation."""
     hashed = _hasher()
-    return [repr(([(turn.role, hashed(turn.audio)) for turn in pair.context], pair.told)) for pair in pairs]
+    return [
+        repr(([(turn.role, hashed(turn.audio)) for turn in pair.context], pair.situation_or_none)) for pair in pairs
+    ]
 
 
 def _hasher() -> Callable[[AudioSource], str]:
@@ -157,6 +161,7 @@ def _donors(labels: np.ndarray, avoided: np.ndarray, rng: np.random.Generator) -
     """
     if 2 * np.bincount(labels).max() <= len(labels):
         return _permutation(labels, avoided, rng)
+    # A label of more than half of the pairs leaves too few donors for each to be used once
     donors = np.empty(len(labels), dtype=np.intp)
     for index in range(len(labels)):
         others = labels != labels[index]
@@ -195,7 +200,7 @@ def _permutation(labels: np.ndarray, avoided: np.ndarray, rng: np.random.Generat
 
 def needs_context(pairs: Sequence[Pair]) -> str | None:
     """Refuses pairs of which none has a context."""
-    if any(pair.context or pair.told or pair.context_text for pair in pairs):
+    if any(pair.context or pair.situation_or_none or pair.context_text for pair in pairs):
         return None
     return "no pair has a context"
 

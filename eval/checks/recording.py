@@ -27,6 +27,7 @@ CODEC_COMPRESSION = 0.8
 """Compression of the MP3 file, from 0 (best) to 1 (smallest)."""
 GAIN = 6.0
 """dB; clips become this much louder or softer."""
+# dB of attenuation, at which nothing of a word is heard any more
 _STOP_DB = 60.0
 
 ClipChange = Callable[[Clip, np.random.Generator], Clip]
@@ -57,6 +58,7 @@ def change_clips(
             clip = load_clip(source)
         except AudioError:
             return source
+        # Seeded by the sound itself: the order of pairs and the format of the file change nothing
         return change(clip, np.random.default_rng([seed, int(audio_hash(clip)[:16], 16)]))
 
     changed_clips = dict(zip(sources, map_threads(changed, sources, "changing clips", len(sources)), strict=True))
@@ -88,15 +90,18 @@ def low_pass(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
 
     The filter has linear phase (Kaiser, 1974); `TRANSITION` above the edge it attenuates by 60 dB.
     """
+    # Kaiser's estimates of the length and the shape of a window with this attenuation
     reach = round((_STOP_DB - 7.95) / (14.36 * TRANSITION / clip.rate) / 2)
     window = np.kaiser(2 * reach + 1, 0.1102 * (_STOP_DB - 8.7))
     share = min(1.0, 2 * (LOW_PASS + TRANSITION / 2) / clip.rate)
     response = share * np.sinc(share * np.arange(-reach, reach + 1))  # of the ideal filter
-    extra = -(len(clip.samples) + 4 * reach) % 1024  # transforms of such lengths are fast
+    # Transforms of such lengths are fast
+    extra = -(len(clip.samples) + 4 * reach) % 1024
     padded = torch.from_numpy(np.pad(clip.samples.astype(np.float64), (reach, reach + extra)))
     filtered = functional.fftconvolve(padded, torch.from_numpy(response * window), mode="valid").numpy()
     filtered = filtered[: len(clip.samples)]
     before, after = np.square(clip.samples, dtype=np.float64).sum(), np.square(filtered).sum()
+    # Of a clip without anything below the edge, a gain would raise what rounding leaves
     audible = after > before * 10 ** (-_STOP_DB / 10)
     gain = np.sqrt(before / after) if audible else 1.0
     return dataclasses.replace(clip, samples=(gain * filtered).astype(np.float32))

@@ -27,17 +27,20 @@ FLAT_PERIODICITY = 0.9
 """Share of harmonic power in voiced stretches of flattened prosody: voice quality is gone."""
 SPEAKER = 106
 """Percent of pitch and formants of a smaller speaker, a semitone up; for a larger one they are as much lower."""
-_SMOOTH_FRAMES = 6.0  # standard deviation of the level smoothing (120 ms): it evens out syllables, not single sounds
+# Standard deviation of the level smoothing (120 ms): it evens out syllables, not single sounds
+_SMOOTH_FRAMES = 6.0
 _STRETCH_WINDOW = 0.046  # s
 RATE = 16_000
 """Hz; the rate of `data_modules.prosody`, whose tracks are used."""
 FRAME, HOP = 512, 128
 """Samples of an analysis window (32 ms: two periods of the lowest pitch), and between windows."""
 _SIZE = 2 * FRAME  # of the transforms: room for the response of the filter
-_ORDER = 18  # a pair of poles per kHz and one for the tilt
-_LAG_HERTZ = 60.0  # width of the lag window (Tohkura, 1978), so that poles do not sit on single harmonics
-_WHITENING = 1e-5  # noise floor of the prediction, -50 dB
-_EMPHASIS = 0.97  # flattens the tilt of voices before the prediction
+# A pair of poles per kHz and one for the tilt of the voice, which the emphasis has flattened before
+_ORDER, _EMPHASIS = 18, 0.97
+# Width of the lag window (Tohkura, 1978): without it poles sit on single harmonics of high voices
+_LAG_HERTZ = 60.0
+# Noise floor of the prediction, -50 dB: without it the equations of silence have no solution
+_WHITENING = 1e-5
 _PULSE_TAPS = 16
 
 
@@ -84,6 +87,7 @@ def resynthesise(speech: Speech, pitch: np.ndarray, periodic: np.ndarray, rng: n
     source, original = _windowed(excitation), _windowed(speech.samples)
     shaped = np.fft.rfft(source, _SIZE) / _whitening_filter(original)
     power = np.abs(shaped) ** 2
+    # By Parseval's theorem
     energy = (2 * power.sum(-1) - power[:, 0] - power[:, -1]) / _SIZE  # in time: this is half of each spectrum
     level = np.sqrt((original**2).sum(-1) / np.maximum(energy, 1e-20))
     return Clip(_overlap_add(np.fft.irfft(shaped * level[:, None], _SIZE), len(excitation)), RATE)
@@ -166,6 +170,7 @@ def level_flattened(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
     power = np.convolve(np.where(track.active, 10 ** (track.level / 10), 0.0), kernel)
     weight = np.convolve(track.active.astype(float), kernel)
     inner = slice(len(reach) // 2, len(reach) // 2 + len(track.level))
+    # Only speech has a level of its own; the gain of pauses is interpolated between their ends
     frames = np.flatnonzero(track.active)
     gain = LEVEL - 10 * np.log10(power[inner][frames] / weight[inner][frames])
     seconds = np.arange(len(clip.samples)) / clip.rate
@@ -191,7 +196,8 @@ def other_speaker(clip: Clip, rng: np.random.Generator) -> Clip:
     hop, window = size // 4, torch.hann_window(size)
     samples = torch.from_numpy(np.pad(scaled, (0, max(0, size - len(scaled)))))
     spectrum = torch.stft(samples, size, hop, window=window, return_complex=True)
-    spectrum += 0  # the FFT of silence is 0 on some CPUs and -0, whose phase is pi, on others
+    # The FFT of silence is 0 on some CPUs and -0, whose phase is pi, on others
+    spectrum += 0
     advance = torch.linspace(0, torch.pi * hop, size // 2 + 1)[:, None]
     stretched = functional.phase_vocoder(spectrum, len(scaled) / len(clip.samples), advance)
     changed = torch.istft(stretched, size, hop, window=window, length=len(clip.samples)).numpy()

@@ -11,22 +11,11 @@ import pandas as pd
 
 from ...data_modules.schema import Pair
 from ...models.calibration import LEVELS
-
-SCORE_COLUMNS = ("pair_id", "dimension", "score", "uncertainty", "status", "meta")
-"""The columns of a score table."""
+from ...models.score_table import OK, SCORE_COLUMNS
 
 INTERVAL_COLUMNS = {level: (f"low_{100 * level:g}", f"high_{100 * level:g}") for level in LEVELS}
 """Level -> columns with the ends of an interval that should contain this share of the mean ratings, for judges that
 give intervals (rating points, NaN = none)."""
-
-ABSTAINED = "abstained"
-"""Column of judges that may abstain: True where the judge abstains; the row still has its score."""
-
-WINDOWS = "windows"
-"""Column of trained judges: the number of windows in which a pair was read (`models.assessment.Assessment`)."""
-
-OK = "ok"
-"""The status of a row with a score; any other status says in words why there is none."""
 
 
 class Judge(Protocol):
@@ -57,7 +46,8 @@ class Judge(Protocol):
             One row per pair and dimension: ``pair_id``, ``dimension``, ``score`` (float64, rating points, NaN
             where the status is not ``ok``), ``uncertainty`` (float64, standard deviation in rating points,
             NaN = not stated), ``status`` (str), ``meta`` (mapping: what else the judge says of this row). A calibrated
-            judge adds all of `INTERVAL_COLUMNS`, and `ABSTAINED` where it may abstain; a trained one `WINDOWS`.
+            judge adds all of `INTERVAL_COLUMNS`, and `score_table.ABSTAINED` where it may abstain; a trained one
+            `score_table.WINDOWS`.
         """
         ...
 

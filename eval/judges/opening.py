@@ -46,8 +46,6 @@ class Opened:
 def open_judges(
     judges: Sequence[AnyJudge],
     data: str | Path | PairDataset,
-    split: str | None,
-    seed: int,
     how: Asking,
     checks: Sequence[str] | Literal["all"] | None = None,
     dry_run: bool = False,
@@ -61,19 +59,19 @@ def open_judges(
     Args:
         judges: Judges of any kind.
         data: Folder of a pair dataset, its address, or a dataset.
-        split: The pairs that they will be measured on; None = all.
-        seed: Seed of baselines.
-        how: How judges are loaded, and what prompted ones may spend.
+        how: The split that they are measured on, and not fitted to; how they are loaded; what prompted ones may spend.
         checks: Listening checks that were asked for by name; None = none were.
-        dry_run: Also print a request of each prompted judge, and do not ask for a budget.
+        dry_run: Print a request of each prompted judge, too, and do not ask for a budget.
 
     Raises:
         UserError: If there is no such judge, it cannot be loaded, or it does not fit the data.
         DataError: If the dataset cannot be read, or its audio is not what was imported.
     """
+    split = how.split
     require_judges((str(judge) for judge in judges if isinstance(judge, str | Path)), how.backbone)
     dataset = data if isinstance(data, PairDataset) else PairDataset.load(data)
     check_unchanged(dataset)
+    # A rater who is a judge must not be among the people whom it is compared with
     raters = [judge.removeprefix(HUMAN) for judge in judges if isinstance(judge, str) and judge.startswith(HUMAN)]
     people = {HUMAN + rater: HumanJudge(dataset, rater) for rater in raters}
     if people:
@@ -91,12 +89,10 @@ def open_judges(
         elif not isinstance(judge, str | Path):
             loaded = judge
         elif is_prompted(str(judge)):
-            loaded = open_prompted(
-                str(judge), dataset, learn_from, how.answers, how.budget, checks is not None, dry_run
-            )
+            loaded = open_prompted(str(judge), dataset, learn_from, how, checks is not None, dry_run)
             _disclose(loaded, dataset.subset(split).pairs, () if checks is None else choose(checks), dry_run)
         else:
-            loaded = _named(str(judge), dataset, learn_from, split, seed, how)
+            loaded = _named(str(judge), dataset, learn_from, how)
         if isinstance(loaded, TrainedJudge):
             check_scales(loaded.name, loaded.scales, dataset.card)
             _warn_of_known_pairs(loaded.description, dataset, split)
@@ -108,22 +104,23 @@ def open_judges(
         return loaded
 
     all_opened = [opened(judge) for judge in judges]
-    provenances = [getattr(judge, "record", None) for judge in all_opened]  # judges of users may have none
+    # Judges of users may have no record
+    provenances = [getattr(judge, "record", None) for judge in all_opened]
     if raters:
         provenances = [{**(record or {}), "raters_left_out": raters} for record in provenances]
     return Opened(dataset, all_opened, provenances)
 
 
-def _named(
-    spec: str, dataset: PairDataset, learn_from: Sequence[str], split: str | None, seed: int, how: Asking
-) -> Judge:
+def _named(spec: str, dataset: PairDataset, learn_from: Sequence[str], how: Asking) -> Judge:
     """A judge that is not prompted, by its name or folder."""
+    split, seed = how.split, how.seed
     if spec.startswith(SCORES):
         return ScoresFile(Path(spec.removeprefix(SCORES)), [pair.pair_id for pair in dataset.pairs])
     if spec == "random":
         return RandomJudge(dataset.card.dimensions, seed)
     if not (spec in BASELINES or spec.startswith(PROBE)):
         return TrainedJudge.load(Path(spec), how)
+    # The constant may be fitted to the measured pairs: it has no correlation, and its error there is the least possible
     if spec != "constant" and (split is None or split in learn_from):
         raise UserError(
             f"judge {spec}: it is fitted on split {', '.join(learn_from)} and would be measured on it; name "
@@ -134,6 +131,7 @@ def _named(
         return open_probe(spec, training, seed, how)
     if spec == "constant":
         return ConstantJudge.fitted_to(training)
+    # These two load parts of scikit-learn that no other judge needs
     if spec == "text":
         from .baselines.regression import TextJudge
 

@@ -14,8 +14,9 @@ import pandas as pd
 from ...data_modules.errors import DataError, counted, names_shown, shown
 from ...data_modules.schema import Pair
 from ...data_modules.tables import TableRow, read_table
+from ...models.score_table import OK, PAIR_ID, STATUS, long_cells
 from ..results import ITEMS_FILE, REPORT_FILE
-from . import OK, given_scores
+from . import given_scores
 
 
 class ScoresFile:
@@ -41,29 +42,28 @@ class ScoresFile:
 
     def __init__(self, path: str | Path, pair_ids: Collection[str] | None = None) -> None:
         table = read_table(path)
-        # `score --manifest` writes a column and a label for each dimension, and rows without scores
-        wide = "status" in table.columns and "dimension" not in table.columns
-        dimensions = [name for name in table.columns if wide and f"{name}_label" in table.columns]
-        for column in ("pair_id",) if dimensions else ("pair_id", "dimension", "score"):
+        cells = long_cells(table.columns)
+        dimensions = [cell.dimension for cell in cells if cell.dimension is not None]
+        for column in (PAIR_ID,) if dimensions else (PAIR_ID, "dimension", "score"):
             if column not in table.columns:
                 raise DataError(f"{table.path}: no column {column!r}; it has {names_shown(table.columns)}")
         self._absent = f"no score in {table.path.name}"
         self.signature = _signature_of(table.path)
-        of_report = f"{table.path.parent.name}/" if self.signature is not None else ""  # all are called items.csv
+        # The items of all reports are called items.csv: the folder tells two judges apart
+        of_report = f"{table.path.parent.name}/" if self.signature is not None else ""
         self.name = f"scores:{of_report}{table.path.name}"
         self.record: Mapping[str, Any] = {"sha256": hashlib.sha256(table.path.read_bytes()).hexdigest()}
         self._scores: dict[tuple[str, str], float] = {}
         self._uncertainties: dict[tuple[str, str], float] = {}
-        cells = [(name, name, f"{name}_standard_error") for name in dimensions]
         for record in table.records():
-            for dimension, score, uncertainty in cells or [(record.name("dimension"), "score", "uncertainty")]:
-                key = record.name("pair_id"), dimension
+            for name, score, uncertainty in cells:
+                key = record.name(PAIR_ID), name or record.name("dimension")
                 if key in self._scores:
                     raise DataError(
                         f"{record.place('pair_id')}: value {shown(key[0])} has a score for {shown(key[1])} already; "
                         "expected one row per pair and dimension"
                     )
-                if dimensions and record.values.get("status") != OK:
+                if dimensions and record.values.get(STATUS) != OK:
                     continue
                 self._scores[key] = record.number(score)
                 self._uncertainties[key] = record.number(uncertainty)

@@ -14,11 +14,12 @@ from ...data_modules.parallel import progress
 from ...data_modules.schema import Pair
 from ...models.calibration import Calibration, uncalibrated
 from ...models.disk_store import DiskStore
+from ...models.score_table import ABSTAINED, OK, WINDOWS
 from ...models.scoring import Predictor, load_to_score
 from ...models.weight_files import weights_hash
 from ...scorer import Scorer
 from ..measurement import Loading
-from . import ABSTAINED, INTERVAL_COLUMNS, OK, WINDOWS, score_table
+from . import INTERVAL_COLUMNS, score_table
 
 
 class TrainedJudge:
@@ -29,14 +30,7 @@ class TrainedJudge:
     def __init__(
         self, name: str, description: dict[str, Any], predictor: Predictor, calibration: Calibration | None = None
     ) -> None:
-        """Wraps a loaded judge.
-
-        Args:
-            name: Name in reports.
-            description: The content of `judge.json`.
-            predictor: Runs the judge.
-            calibration: Of the judge; None = nothing is known of its errors.
-        """
+        """A judge with its name in reports, the content of its `judge.json`, and what is known of its errors."""
         self.name = name
         self.description = self.record = description
         self.scales = predictor.judge.dimensions
@@ -48,7 +42,8 @@ class TrainedJudge:
         }
         weights = weights_hash(predictor.judge) if calibration is None else calibration.weights
         recorded = description["backbone_fingerprint"], description.get("calibration")
-        settings = predictor.judge.settings  # its depth is in the fingerprint
+        # What scores depend on, for signatures of reports; the depth of the backbone is in its fingerprint
+        settings = predictor.judge.settings
         norm = () if settings.depth_norm else ("without the norm behind the last layer",)
         self.identity = [weights, *recorded, settings.quantization, predictor.long_clips, *norm]
 

@@ -107,15 +107,10 @@ def rows_with_intervals(
     boxes: Sequence[tuple[int, int, str]] = (),
     gap: float = 0.6,
 ) -> Markup:
-    """A dot or a bar and its interval per row, and beside it its name and value.
+    """A dot, or a bar of which the first is emphasised, and its interval per row, with its label and value.
 
-    Args:
-        alt: The plot in words, for readers who do not see it.
-        rows: Labels and statistics, from top to bottom.
-        line: Label and value of a reference line; no line where the value is None.
-        bars: Bars, the first one emphasised, instead of dots.
-        boxes: Frames around rows that belong together: first row, last row and label of each.
-        gap: Height of a row in inches.
+    A `line` of reference has a label and a value (None = no line); `boxes` frame rows that belong together: first row,
+    last row and label; `gap` is the height of a row in inches; `alt` is the plot in words.
     """
     lowest = min([0.0, *(s.value if s.low is None else s.low for _, s in rows if s.value is not None)])
     left = lowest - (0.03 if lowest < 0 else 0.0)
@@ -170,15 +165,9 @@ def shortened(name: str, longest: int = LONGEST_LABEL) -> str:
 
 
 def scatter(score: np.ndarray, human: np.ndarray, scale: tuple[float, float], alt: str) -> Markup:
-    """Judge score against human mean, one point per item.
-
-    Args:
-        score: Shape (n,), finite, rating points.
-        human: Shape (n,), finite, rating points.
-        scale: Lowest and highest rating; the axes also hold scores beyond.
-        alt: The plot in words.
-    """
+    """Judge score against human mean, one point per item; the axes hold the scale and scores beyond it."""
     with plot(4.3, 4.0) as (figure, axes):
+        # the more points, the fainter each: about as many lie on each other
         pixels = len(score) > MAX_VECTOR_POINTS
         alpha = float(np.clip(6 / np.sqrt(max(len(score), 1)), 0.12, 0.75))
         color = PIXEL_BLUE if pixels else ACCENT
@@ -188,13 +177,7 @@ def scatter(score: np.ndarray, human: np.ndarray, scale: tuple[float, float], al
 
 
 def calibration(curve: Sequence[CalibrationBin], scale: tuple[float, float], alt: str) -> Markup:
-    """Mean human score of items with neighbouring judge scores, with 95 % intervals (1.96 standard errors).
-
-    Args:
-        curve: From the report; at least one bin.
-        scale: Lowest and highest rating.
-        alt: The plot in words.
-    """
+    """Mean human score of items with neighbouring judge scores, with 95 % intervals (1.96 standard errors)."""
     score, human = np.array([point.score for point in curve]), np.array([point.human for point in curve])
     with plot(4.3, 4.0) as (figure, axes):
         axes.plot(score, human, color=PALE, linewidth=1.2, zorder=2)
@@ -265,14 +248,8 @@ def histogram(
 ) -> Markup:
     """Bars over bins.
 
-    Args:
-        edges: Edges of the bins, ascending; at least one bin is wider than 0.
-        counts: Counts of the bins.
-        label: Label of the axis, with its unit.
-        alt: The plot in words.
-        ticks: One value per bin, where a bin stands for one value. With at most `MAX_LABELLED_BARS` of them every bar
-            has its percentage; otherwise there is an axis of counts.
-        logarithmic: Bins of equal ratio are drawn equally wide.
+    Where a bin stands for one value, `ticks` has these. With at most `MAX_LABELLED_BARS` of them every bar has its
+    percentage; otherwise there is an axis of counts. Where bins grow, `logarithmic` draws them equally wide.
     """
     labelled, left = ticks is not None and len(counts) <= MAX_LABELLED_BARS, np.array(edges[:-1])
     with plot(4.3, 2.3) as (figure, axes):
@@ -316,12 +293,8 @@ def rater_strips(
 ) -> Markup:
     """One line per rater: how often each part of the scale was used, the mean, and a deviation to either side.
 
-    Args:
-        rows: From top to bottom: each rater's name, the share of its ratings in each bin, mean and standard deviation.
-        edges: Edges of the bins.
-        panel_mean: Mean of all ratings; a dashed line.
-        alt: The plot in words.
-        ticks: One value per bin, where a bin stands for one value; at most `MAX_LABELLED_BARS` are written.
+    A row has the rater's name, the share of its ratings in each bin, mean and standard deviation. The mean of the panel
+    is a dashed line; `ticks` are as for `histogram`.
     """
     small = len(rows) > 24
     height, size = (0.16, 8) if small else (0.26, 10)

@@ -87,6 +87,7 @@ def _draw(axes: Axes, curve: Curve, samples: np.ndarray) -> None:
     """The waveform, the null band, and the mean contribution of the windows around each moment."""
     starts, ends, values = (np.array(numbers) for numbers in (curve.starts, curve.ends, curve.contributions))
     time = np.linspace(0, curve.seconds, 200)
+    # Each moment lies in several windows: the line is their mean. Rounding must not leave an end of the clip in none
     inside = (time[:, None] >= starts - 1e-9) & (time[:, None] <= ends + 1e-9)
     height = 1.3 * max(*np.abs(values), abs(curve.low), abs(curve.high))
     edges = np.linspace(0, len(samples), min(_COLUMNS, len(samples)) + 1).astype(int)

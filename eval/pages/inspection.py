@@ -14,16 +14,15 @@ from typing import Any
 import numpy as np
 
 from ...data_modules.errors import counted
-from ...data_modules.inspection import Inspection
+from ...data_modules.overview import Inspection
 from ...data_modules.ratings import Dimension
 from ...data_modules.schema import Pair, PairDataset
 from ...data_modules.written import write_files
-from ..inspection import DISPUTED_ITEMS, MAX_STEPS, scale_steps
+from ..inspection import DISPUTED_ITEMS, MAX_STEPS, InspectionReport, RatingFacts, scale_steps
 from ..rendering import read, render
-from ..report.inspection import InspectionReport, RatingFacts
 from . import charts
 from .report import PAGE_FILE
-from .sound import RULE, AudioCopies, dot_strip, heard
+from .sound import RULE, AudioCopies, dot_strip, pair_view
 
 LISTED = 20
 """Rows of a table of problems or skipped pairs."""
@@ -43,16 +42,7 @@ _TITLES = {
 
 
 def write_inspection_page(dataset: PairDataset, found: Inspection, facts: InspectionReport, out: Path) -> Path:
-    """Writes ``index.html``, whose path it returns, and beside it the clips that it plays, in ``audio/``.
-
-    An existing page is replaced. The clips are written before the page, and clips that only the old page played are
-    removed last.
-
-    Args:
-        dataset: All pairs.
-        found: From `inspect_dataset`.
-        facts: From `inspection_facts`.
-        out: Folder, not of a pair dataset; made if it does not exist.
+    """Writes ``index.html`` into a folder, replaces an existing one, and returns its path; its clips go to ``audio/``.
 
     Raises:
         UserError: If a file of somebody else would be replaced.
@@ -60,9 +50,9 @@ def write_inspection_page(dataset: PairDataset, found: Inspection, facts: Inspec
     """
     out.mkdir(parents=True, exist_ok=True)
     copies = AudioCopies(out)
-    page = _render(dataset, found, facts, copies)
+    page = _render(dataset, found, facts, copies)  # writes the clips, so that a page never lacks one
     write_files("inspect", out, {PAGE_FILE: page.encode()})
-    copies.remove_others()
+    copies.remove_others()  # last, since the old page played them
     return out / PAGE_FILE
 
 
@@ -120,11 +110,11 @@ def _dimension(
         "is_timed": any(rater.median_seconds is not None for rater in rating_facts.raters),
         "preferences": preferences,
         "disputed": [
-            (item, dot_strip(item.ratings, scale, ticks), heard(pairs[item.pair_id], copies.add))
+            (item, dot_strip(item.ratings, scale, ticks), pair_view(pairs[item.pair_id], copies.add))
             for item in rating_facts.disputed
         ],
         "couples": [
-            (couple.votes, [heard(pairs[pair_id], copies.add) for pair_id in couple.pair_ids])
+            (couple.votes, [pair_view(pairs[pair_id], copies.add) for pair_id in couple.pair_ids])
             for couple in (preferences.disputed if preferences else ())
         ],
         **(

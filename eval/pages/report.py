@@ -19,7 +19,7 @@ from .. import views
 from ..checks import CHECKS
 from ..dimension_report import judged_rows
 from ..listening import Listening, check_view
-from ..overall import told_apart, turned
+from ..overall import is_significant, oriented
 from ..rendering import read, render, sentences
 from ..report.dataset import RankedJudge, Ranking, Report
 from ..report.dimension import DimensionReport, SliceReport
@@ -45,12 +45,7 @@ def markdown_report(report: Report) -> str:
 
 
 def markdown_comparison(reports: Sequence[Report], rankings: Mapping[str, Ranking]) -> str:
-    """A table of the judges of each dimension in their significance clusters.
-
-    Args:
-        reports: One per judge, on the same pairs.
-        rankings: Dimension -> its judges against each other.
-    """
+    """A table of the judges of each dimension, measured on the same pairs, in their significance clusters."""
     by_judge = {report.judge: report for report in reports}
     dimensions = list(dict.fromkeys(name for report in reports for name in report.dimensions))
     text = render("comparison.md", views=views, reports=by_judge, rankings=rankings, dimensions=dimensions)
@@ -65,8 +60,8 @@ def render_page(report: Report, items: pd.DataFrame, dataset: PairDataset) -> st
         rows = judged_rows(items.loc[items["dimension"] == name])
         worst = worst_items(rows).to_dict("records")
         scale = dimension.scale.minimum, dimension.scale.maximum
-        heard = disagreements(worst, name, scale, dataset)
-        sections.append(_dimension_view(name, report, rows) | {"heard": heard})
+        largest = disagreements(worst, name, scale, dataset)
+        sections.append(_dimension_view(name, report, rows) | {"disagreements": largest})
     return render(
         "report",
         read("sound.css") + read("report.css"),
@@ -75,7 +70,7 @@ def render_page(report: Report, items: pd.DataFrame, dataset: PairDataset) -> st
         dimensions=sections,
         check_view=check_view,
         provenance=_provenance(report),
-        audio_rule=EMBEDDED_RULE if any(section["heard"] for section in sections) else "",
+        audio_rule=EMBEDDED_RULE if any(section["disagreements"] for section in sections) else "",
     )
 
 
@@ -99,7 +94,7 @@ def _origin_of(report: Report) -> dict[str, str]:
         "split hash": report.split_hash,
         "command": report.command,
         "seed, resamples": f"{report.seed}, {report.resamples}",
-        "intervals": f"95 %, {report.interval}, draws of whole {views.drawn_whole(report)}",
+        "intervals": f"95 %, {report.interval}, draws of whole {views.cluster_label(report)}",
         "versions": ", ".join(f"{name} {version}" for name, version in report.versions.items()),
     }
 
@@ -171,7 +166,7 @@ def _slice_view(
 
 
 def render_comparison(reports: Sequence[Report], rankings: Mapping[str, Ranking]) -> str:
-    """The page as HTML that needs no other file; arguments as for `markdown_comparison`."""
+    """The page as HTML that needs no other file."""
     first = reports[0]
     provenance = {
         "judges": "; ".join(report.judge for report in reports),
@@ -226,8 +221,9 @@ def _comparison_view(name: str, ranking: Ranking, reports: Sequence[Report]) -> 
         best = next(iter(ranked.values())).report
         ceiling = "noise ceiling", best.ceiling.panel_mean.value
         chart = charts.rows_with_intervals(f"{name}, Spearman with people", rows, ceiling, boxes=boxes)
+    # Each comparison is written from the better judge, so that differences are above 0
     better_first = [
-        turned(ranking.comparisons, pair.second, pair.first) if (pair.difference.value or 0.0) < 0 else pair
+        oriented(ranking.comparisons, pair.second, pair.first) if (pair.difference.value or 0.0) < 0 else pair
         for pair in ranking.comparisons
         if {pair.first, pair.second} <= set(ranked)
     ]
@@ -238,5 +234,5 @@ def _comparison_view(name: str, ranking: Ranking, reports: Sequence[Report]) -> 
         "unranked": [entry for entry in entries if entry.ranked.cluster is None],
         "chart": chart,
         "panel": [(entry.ranked.judge, views.panel_rows(entry.report)) for entry in entries],
-        "comparisons": [(pair, told_apart(pair)) for pair in better_first],
+        "comparisons": [(pair, is_significant(pair)) for pair in better_first],
     }

@@ -19,7 +19,7 @@ import numpy as np
 import soundfile
 from markupsafe import Markup
 
-from ...data_modules.audio import AudioSource, Clip, audio_hash, decode, probe
+from ...data_modules.audio import AudioSource, Clip, audio_hash, decode, load_clip, probe
 from ...data_modules.encodings import MP3_RATES
 from ...data_modules.errors import AudioError, UserError, counted
 from ...data_modules.folders import replace_file
@@ -39,9 +39,11 @@ EMBEDDED_RULE = f"They stand in this file: those above {MAX_EMBEDDED // 1000} kB
 """How clips are embedded in the page, for its readers."""
 
 _SUFFIXES = {"WAV": "wav", "WAVEX": "wav", "FLAC": "flac", "OGG": "ogg", "MP3": "mp3"}
-_WAV_SUBTYPES = ("PCM_U8", "PCM_16", "PCM_24", "FLOAT")  # what Chromium, Firefox and Safari all decode
+# What Chromium, Firefox and Safari all decode
+_WAV_SUBTYPES = ("PCM_U8", "PCM_16", "PCM_24", "FLOAT")
 _TYPES = {"wav": "audio/wav", "flac": "audio/flac", "ogg": "audio/ogg", "mp3": "audio/mpeg"}
-_RATES = (8_000, 192_000)  # Hz; beyond, browsers differ
+# Hz; beyond, browsers differ
+_RATES = (8_000, 192_000)
 _OWN_NAME = re.compile(r"clip-([0-9a-f]{16})\.(?:wav|flac|ogg|mp3)")
 
 
@@ -122,8 +124,8 @@ def playable(source: AudioSource) -> tuple[bytes, str, float]:
         AudioError: If the clip cannot be decoded.
     """
     source = source.read_checked() if isinstance(source, StoredClip) else source
-    rate = probe(source).rate
-    samples = decode(source, rate)
+    clip = load_clip(source)
+    samples, rate = clip.samples, clip.rate
     seconds = len(samples) / rate
     if not isinstance(source, Clip):
         encoded = source if isinstance(source, bytes) else Path(source).read_bytes()
@@ -141,7 +143,7 @@ def _encoded(source: AudioSource, rate: int, kind: str, subtype: str) -> bytes:
     return buffer.getvalue()
 
 
-def heard(pair: Pair, play: Callable[[AudioSource], Player]) -> dict[str, Any]:
+def pair_view(pair: Pair, play: Callable[[AudioSource], Player]) -> dict[str, Any]:
     """Players and facts of a pair for the macros of ``sound``; `play` makes the player of each clip."""
     facts = {
         "group": pair.group_id,
@@ -170,13 +172,8 @@ _STACK_HEIGHT = 66.0  # pixels; taller stacks are compressed
 
 
 def dot_strip(ratings: Sequence[tuple[str, float]], scale: tuple[float, float], ticks: Sequence[float]) -> Markup:
-    """The ratings of one item as dots on the scale, equal ones on top of each other, with a line at their mean.
-
-    Args:
-        ratings: Rater and score in rising order of scores; at least one.
-        scale: Lowest and highest rating.
-        ticks: Ratings to write below the line.
-    """
+    """The ratings of one item, in rising order, as dots on the scale, equal ones on top of each other; a line at their
+    mean."""
     # Positions in percent let the strip scale with the page while dots and letters keep their size
     low, high = scale
     levels: list[int] = []  # how many dots lie below each
@@ -230,5 +227,5 @@ def disagreements(
         ticks = [end for end in scale if abs(end - inside) > _CLEAR_OF * (high - low)]
         ticks.append(round(row["score"], 2))  # last, as the page marks it
         shown = {"ratings": ratings, "strip": dot_strip(ratings, scale, ticks)}
-        entries.append({**row, **shown, "heard": heard(pairs[row["pair_id"]], embedded)})
+        entries.append({**row, **shown, "view": pair_view(pairs[row["pair_id"]], embedded)})
     return entries

@@ -1,4 +1,5 @@
-"""Reports as types: what commands write as JSON, and what tables, pages, Markdown and terminal output are views of.
+"""Reports as types. Each output has one renderer: `results` JSON and CSV, `views` and `other_views` the terminal,
+``pages`` pages and Markdown.
 
 Each field says what it is, in which unit, and when it is null; docs/reference/report-fields.md is made of these types.
 The files are strict JSON.

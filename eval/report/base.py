@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
 
@@ -11,7 +11,8 @@ from ...data_modules.errors import UserError, first_problem, problem_of, shown, 
 from ...data_modules.json_text import parse_json
 from ..statistics.agreement import IN_REPORTS
 
-SCHEMA_VERSION = 3
+Version = Literal[3]
+SCHEMA_VERSION: Version = get_args(Version)[0]
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = NonNegativeInt
@@ -35,7 +36,7 @@ class Part(BaseModel):
 class Versioned(Part):
     """A whole report."""
 
-    schema_version: Literal[3]
+    schema_version: Version
     """Version of the format; a report of another version is not read."""
 
 

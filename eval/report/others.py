@@ -309,7 +309,7 @@ class StressResult(Part):
     caught: Share | None
     """Share of changed responses that get no reward, or the lowest; null without pairs."""
     failed: Count
-    """Changed responses that could not be heard."""
+    """Changed responses that could not be scored."""
     verdict: StressVerdict
     """`rises`: the gain is beyond the tolerance, and its interval is above 0."""
     reason: str | None

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
+from ...data_modules.ratings import RatingTable
 from ..statistics.agreement import Statistic
-from ..statistics.icc import Form
-from ..statistics.krippendorff import Distance
+from ..statistics.bootstrap import Resamples
+from ..statistics.icc import Form, icc
+from ..statistics.krippendorff import DISTANCES, Distance, krippendorff_alpha
+from ..statistics.reliability import Reliability, split_half
 from .base import Count, Part
 
 
@@ -37,6 +42,22 @@ class Ceiling(Part):
     raters: tuple[RaterAgreement, ...]
     """Raters one by one."""
 
+    @classmethod
+    def of(cls, panel: Reliability, **more: Any) -> Self:
+        """From what is measured of a panel; `more` are the fields that a subclass adds."""
+        return cls(
+            spearman=panel.leave_one_rater_out,
+            panel_mean=panel.panel_mean,
+            split_half=panel.split_half,
+            panel_reliability=panel.panel_reliability,
+            krippendorff_alpha=panel.krippendorff_alpha,
+            raters=tuple(
+                RaterAgreement(rater_id=rater_id, n=statistic.n, spearman=statistic.value, reason=statistic.reason)
+                for rater_id, statistic in panel.raters.items()
+            ),
+            **more,
+        )
+
 
 class PeopleReport(Ceiling):
     """How well the people of a table agree."""
@@ -57,3 +78,20 @@ class PeopleReport(Ceiling):
     """Intraclass correlation by form."""
     alpha: dict[Distance, Statistic]
     """Krippendorff's alpha by distance."""
+
+    @classmethod
+    def measured(cls, table: RatingTable, draws: Resamples, panel: Reliability, seed: int) -> Self:
+        """How well raters agree, from the results of `rated_items` and `measure` for the same seed."""
+        # the interval distance is measured with the panel already
+        others = {name: krippendorff_alpha(table, name, draws) for name in DISTANCES if name != "interval"}
+        return cls.of(
+            panel,
+            n_items=table.n_items,
+            n_groups=draws.n_groups,
+            n_raters=len(table.rater_ids),
+            n_ratings=len(table.scores),
+            resamples=draws.resamples,
+            split_half_by_item=split_half(table, draws, seed, by_item=True),
+            icc=icc(table, draws),
+            alpha={**others, "interval": panel.krippendorff_alpha},
+        )

@@ -26,7 +26,8 @@ CONSTANT_TOLERANCE = 1e-12
 LIMIT_DEVIATIONS = 1.96
 """Standard deviations between the bias and a limit of agreement."""
 
-_FEW = 100  # up to so many items, all pairs are compared: a tenth of SciPy's time for the few items of a context
+# Up to so many items all pairs are compared: a tenth of SciPy's time for the few items of a context
+_FEW = 100
 
 KappaDistance = Literal["scores", "ranks"]
 
@@ -227,7 +228,8 @@ def _moments(x: np.ndarray, y: np.ndarray) -> tuple[float, float, tuple[float, f
 
 
 def _divided(above: float, below: float) -> float:
-    return above / below if below > 0 else math.nan  # 0 where the scores are so small that their squares vanish
+    # It is 0 where the scores are so small that their squares vanish
+    return above / below if below > 0 else math.nan
 
 
 def _signs(values: np.ndarray) -> np.ndarray:

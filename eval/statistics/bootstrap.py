@@ -45,8 +45,10 @@ Interval = Literal["percentile", "bca"]
 _JACKKNIFE_ROWS = 200
 """Most jackknife rows; where there are more groups, several are left out together."""
 
+# Fisher's z of a correlation of 1 is infinite
 _NEARLY_ONE = 0.999
-_ROUNDING = 1e-6  # of a share of exactly 0, draws begin above it by less than anybody reads
+# Draws of a share of exactly 0 begin above it by less than anybody reads
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +66,7 @@ class Resamples:
     jackknife: int = 0  # rows of `counts` behind the resamples; 0 = intervals are percentile intervals
 
     @classmethod
-    def draw(
+    def sample(
         cls,
         groups: Sequence[str] | np.ndarray,
         resamples: int,
@@ -95,7 +97,8 @@ class Resamples:
             return cls(codes, np.zeros((resamples, 0)))
         rng = np.random.default_rng(seed)
         left_out = min(n_groups, _JACKKNIFE_ROWS) if interval == "bca" and resamples else 0
-        counts = np.ones((resamples + left_out, n_groups), np.float32)  # exact, and half the memory
+        # Whole numbers below 2^24 are exact in float32, in half the memory
+        counts = np.ones((resamples + left_out, n_groups), np.float32)
         ends = np.cumsum(sizes)
         # Far faster than a multinomial where there are many groups
         for row in counts[:resamples]:
@@ -123,11 +126,11 @@ class Resamples:
         """The first `count` of the resamples, for percentile intervals."""
         return Resamples(self.codes, self.counts[: min(count, self.resamples)])
 
-    def drawn(self, values: np.ndarray) -> np.ndarray:
+    def bootstrap_values(self, values: np.ndarray) -> np.ndarray:
         """The values of the resamples, without those of the jackknife rows after them."""
         return values[: self.resamples]
 
-    def draws(self, function: Callable[[np.ndarray], Any]) -> np.ndarray:
+    def apply(self, function: Callable[[np.ndarray], Any]) -> np.ndarray:
         """Calls a function in every resample, shape (rows of `counts`, ...), float64; NaN where no item was drawn.
 
         `function` takes the positions of the drawn items in rising order, each as often as it was drawn, at least one.
@@ -143,13 +146,13 @@ class Resamples:
                 values[row] = function(items)
         return values
 
-    def of(self, function: Function, *vectors: np.ndarray) -> np.ndarray:
+    def compute(self, function: Function, *vectors: np.ndarray) -> np.ndarray:
         """A function of vectors of the n items (finite) in every resample, shape (rows of `counts`,)."""
         if function is spearman:
             return spearman_draws(vectors[0][None], vectors[1], self.codes, self.counts)[0]
         if function is kendall:
             return kendall_draws(vectors[0], vectors[1], self.codes, self.counts)
-        return self.draws(lambda items: function(*(vector[items] for vector in vectors)))
+        return self.apply(lambda items: function(*(vector[items] for vector in vectors)))
 
 
 def estimate(
@@ -182,7 +185,7 @@ def estimate(
     if resamples is None:
         return point
     seen = resamples.select(valid)
-    return with_interval(point, seen.of(function, *arrays), seen, correlation=function in CORRELATIONS)
+    return with_interval(point, seen.compute(function, *arrays), seen, correlation=function in CORRELATIONS)
 
 
 def spearmans(scores: Sequence[np.ndarray], human: np.ndarray, resamples: Resamples) -> list[Statistic]:
@@ -226,7 +229,7 @@ def estimates(
     if point.reason is not None:
         return dict.fromkeys(reasons, point)
     arrays, seen = [np.asarray(vector, dtype=np.float64)[valid] for vector in vectors], resamples.select(valid)
-    draws = seen.draws(lambda items: function(*(vector[items] for vector in arrays))).reshape(-1, len(reasons))
+    draws = seen.apply(lambda items: function(*(vector[items] for vector in arrays))).reshape(-1, len(reasons))
     return {
         name: replace(point, reason=reasons[name])
         if math.isnan(value)
@@ -282,7 +285,7 @@ def with_interval(
         interval does not hold the value: the figure is biased then (Efron and Tibshirani, 1993, chapter 10), in
         resamples more than in the data.
     """
-    drawn = resamples.drawn(draws)
+    drawn = resamples.bootstrap_values(draws)
     value = point.value
     if value is None or len(drawn) == 0:
         return point

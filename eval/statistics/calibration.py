@@ -3,6 +3,10 @@
 Items are sorted by judge score into bins of (nearly) equal counts. Items of equal score are always in one bin, so that
 counts can differ and bins can be missing where the judge ties many items. The module also measures how a judge uses the
 rating scale, its errors after its scores are mapped to human rating points, and the coverage of the intervals it gives.
+
+Everywhere `score` is the judge's and `human` the people's of the same n items, shape (n,), rating points; an item with
+a NaN is dropped and counted. `groups` has the group of each item, names or numbers, and `resamples` are draws over the
+items.
 """
 
 from __future__ import annotations
@@ -41,14 +45,7 @@ class CalibrationBin:
 def calibration_curve(
     score: np.ndarray, human: np.ndarray, groups: np.ndarray, bins: int = BINS
 ) -> tuple[CalibrationBin, ...]:
-    """Mean human score by judge score: the bins with items, by rising score; empty where a score is infinite.
-
-    Args:
-        score: Shape (n,), judge, rating points; items with a NaN are left out.
-        human: Shape (n,), the same items.
-        groups: Shape (n,), the group of each item, names or numbers.
-        bins: How many, at most.
-    """
+    """Mean human score by judge score: the bins with items, by rising score; empty where a score is infinite."""
     valid, point = complete(score, human)
     if point.reason is not None:
         return ()
@@ -65,7 +62,8 @@ def calibration_curve(
 def calibration_error(score: np.ndarray, human: np.ndarray) -> float:
     """Expected calibration error: mean over items of the distance between mean judge and mean human score of their bin.
 
-    In rating points, for finite scores of shape (n,). Chance differences add up: even for a perfectly calibrated judge
+    For finite scores. It is that of probabilities (Naeini et al., 2015) on a scale of ratings, in bins of equal counts.
+    Chance differences add up: even for a perfectly calibrated judge
     the error is above 0, by about the mean `CalibrationBin.standard_error`. It is higher in resamples (which are binned
     anew) than in the data, so that the interval tends to lie too high. Compare it between judges, or before and after a
     mapping, on the same items. For a constant judge, which has one bin, it is the distance of the means.
@@ -74,7 +72,7 @@ def calibration_error(score: np.ndarray, human: np.ndarray) -> float:
 
 
 def expected_calibration_error(score: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
-    """`calibration_error` with its interval; `resamples` are draws over the same n items."""
+    """`calibration_error` with its interval."""
     # Drawn items are then sorted, too, which saves most of the time
     order = np.argsort(score, kind="stable")
     return estimate(calibration_error, score[order], human[order], resamples=resamples.select(order))
@@ -124,12 +122,7 @@ def scale_use(
 ) -> dict[str, Any]:
     """How judge and people use a scale from minimum to maximum, over the items that both scored.
 
-    Args:
-        score: Shape (n,), judge, rating points; NaN is dropped with its item and counted.
-        human: Shape (n,), the same items. Means over raters vary less than single ratings.
-        minimum: Lowest point of the scale.
-        maximum: Highest point of the scale, above it.
-        resamples: Draws over the same n items.
+    People's means over raters vary less than single ratings.
 
     Returns:
         For ``judge`` and ``human``: ``mean`` and ``sd`` (over n) in rating points; ``range_used``, the distance between
@@ -164,6 +157,7 @@ def _sd(values: np.ndarray) -> float:
 MappingKind = Literal["linear", "isotonic"]
 MAPPINGS: tuple[MappingKind, ...] = get_args(MappingKind)
 
+# Each mapping is fitted on four fifths of the groups (Hastie, Tibshirani and Friedman, 2009, 7.10)
 FOLDS = 5
 
 
@@ -193,12 +187,10 @@ def mapped_scores(
 ) -> np.ndarray:
     """Judge scores mapped to human rating points; an item's mapping is fitted on other groups than its own.
 
-    A judge may use another scale than people, or part of it. This shows how near its scores come after a correction.
+    A judge may use another scale than people, in any unit, or part of it. This shows how near its scores come after a
+    correction. The items that count are of two groups or more.
 
     Args:
-        score: Shape (n,), judge, any unit; NaN = the item does not count.
-        human: Shape (n,), rating points of the same items.
-        groups: Shape (n,), the group of each item, names or numbers; at least two of the items that count.
         mapping: ``linear`` (least squares) or ``isotonic`` (the rising step function of least squares, interpolated
             between the scores that it was fitted on and constant beyond them; Barlow et al., 1972). Both map a constant
             judge to the mean human score.
@@ -228,29 +220,27 @@ def _mapped(mapping: MappingKind, x: np.ndarray, y: np.ndarray, new: np.ndarray)
     return np.interp(new, distinct, isotonic_regression(np.bincount(code, weights=y) / times, weights=times).x)
 
 
-_ROUNDING = 1e-9  # rating points: an end that is the rating itself holds it
+# Rating points: an end that is the rating itself holds it
+_ROUNDING = 1e-9
 
 
 def coverage(low: np.ndarray, high: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
-    """Share of the n items whose mean rating lies inside its interval, ends included.
-
-    Low and high ends and ratings have shape (n,), in rating points; items with a NaN are dropped and counted. The
-    interval is that of `estimate_share`.
-    """
+    """Share of the items whose mean rating lies inside its interval, ends included; its own is that of
+    `estimate_share`."""
     inside = ((low - _ROUNDING <= human) & (human <= high + _ROUNDING)).astype(np.float64)
     known = np.isfinite(low) & np.isfinite(high) & ~np.isnan(human)
     return estimate_share(np.where(known, inside, np.nan), resamples)
 
 
 def mean_width(low: np.ndarray, high: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
-    """Mean width of the intervals of rated items in rating points; arguments as for `coverage`."""
+    """Mean width of the intervals of rated items in rating points."""
     return estimate(np.mean, np.where(np.isnan(human), np.nan, high - low), resamples=resamples)
 
 
 def error_ratio(score: np.ndarray, standard_error: np.ndarray, human: np.ndarray, resamples: Resamples) -> Statistic:
     """Root mean square of the errors, each divided by its standard error: 1 = as large as stated, above 1 = larger.
 
-    All have shape (n,), rating points; items without a standard error above 0 are dropped and counted.
+    Items without a standard error above 0 are dropped and counted.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         squared = np.where(standard_error > 0, ((score - human) / standard_error) ** 2, np.nan)

@@ -37,8 +37,10 @@ FORMS: tuple[Form, ...] = get_args(Form)
 MAX_RESAMPLED_RATERS = 300
 """Most raters of a bootstrap interval: each resample solves equations of that size."""
 
-_ROUNDING = 1e-12  # a variance below this share of that of all ratings is 0
-_RIDGE = 1e-10  # share of the largest diagonal element; makes the singular equations of biases solvable
+# A variance below this share of that of all ratings is 0
+_ROUNDING = 1e-12
+# Share of the largest diagonal element: biases are known up to a constant, which makes their equations singular
+_RIDGE = 1e-10
 
 
 def icc(table: RatingTable, resamples: Resamples) -> dict[Form, Statistic]:
@@ -182,7 +184,7 @@ def _bootstrapped(points: dict[Form, Statistic], panel: _Panel, seen: Resamples)
     def forms(items: np.ndarray) -> list[float]:
         return list(_forms(panel.components(np.bincount(items, minlength=panel.n_items))).values())
 
-    draws = seen.draws(forms).reshape(-1, len(FORMS))
+    draws = seen.apply(forms).reshape(-1, len(FORMS))
     ratings = float(1 / np.mean(1 / panel.sizes))
     return {
         form: with_interval(

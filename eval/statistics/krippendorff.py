@@ -70,5 +70,5 @@ def krippendorff_alpha(table: RatingTable, distance: Distance, resamples: Resamp
         return replace(point, reason="the ratings are constant")
     point = replace(point, value=value, dropped=int((table.counts == 1).sum()))
     seen = resamples.select(shared)
-    draws = seen.draws(lambda items: alpha(np.bincount(items, minlength=len(shared)).astype(np.float64)))
+    draws = seen.apply(lambda items: alpha(np.bincount(items, minlength=len(shared)).astype(np.float64)))
     return with_interval(point, draws, seen, correlation=True, ratings=float(1 / np.mean(1 / sizes)))

@@ -162,6 +162,7 @@ def held_out(score: np.ndarray, table: RatingTable, resamples: Resamples) -> Hel
 
 def halvings(resamples: Resamples) -> np.ndarray:
     """Shape (2 x HALVINGS, groups), 1 = the group is in this half; two rows are one halving."""
+    # The same halves for every judge, whatever the seed of the draws
     rng, groups = np.random.default_rng(0), resamples.counts.shape[1]
     first = np.stack([rng.permutation(groups) % 2 for _ in range(HALVINGS)])
     return np.stack([first, 1 - first], axis=1).reshape(2 * HALVINGS, groups).astype(np.float32)
@@ -286,7 +287,8 @@ def _spread(found: HeldOut, share: np.ndarray, resamples: Resamples) -> _Spread 
     of_items = float(_CONTRAST @ items @ _CONTRAST)
     total, observed = of_items + of_raters, (found.judge - found.rater)[:, 0]
     with_chance = _covariance(observed, observed, share) * (1 + concentration)
-    for_freedom = max(of_raters, min(with_chance, total) / 2)  # of_raters may be 0 by chance
+    # The variance from raters may be 0 by chance, and is then no more certain: see the module docstring
+    for_freedom = max(of_raters, min(with_chance, total) / 2)
     # Satterthwaite: as many degrees of freedom as a single variance of this precision would have
     squares = of_items**2 / (groups - 1) + for_freedom**2 / (1 / concentration - 1)
     freedom = max(1.0, total**2 / squares) if squares > 0 else groups - 1.0

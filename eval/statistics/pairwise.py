@@ -12,6 +12,9 @@ resample.
 of its own, and the statistic is their mean: all groups count the same. In a resample, a group that lies in one cluster
 is drawn with this cluster and counts as often. A group that spans clusters is measured anew on its drawn items and
 counts once, if it has a value there.
+
+Everywhere `score` is the judge's and `human` the people's of the same n items, shape (n,); an item with a NaN is
+dropped and counted. `resamples` are draws over the items.
 """
 
 from __future__ import annotations
@@ -52,17 +55,10 @@ class ItemPairs:
 
 
 def item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed: int = 0) -> ItemPairs:
-    """How often a judge orders two items as people do.
+    """How often a judge orders two items as people do; `seed` is that of `tie_calibration`.
 
-    Args:
-        score: Shape (n,), judge; NaN is dropped with its item and counted.
-        human: Shape (n,), the same items.
-        resamples: Draws over the same n items.
-        seed: Of `tie_calibration`.
-
-    Returns:
-        Undefined, with the reason, without a pair, and where the scores of either side are constant; without intervals
-        where there are more than `MAX_PAIRS` pairs.
+    Undefined, with the reason, without a pair, and where the scores of either side are constant; without intervals
+    where there are more than `MAX_PAIRS` pairs.
     """
     valid, point = complete(score, human)
     x, y, seen = score[valid], human[valid], resamples.select(valid)
@@ -103,12 +99,8 @@ def tie_calibration(score: np.ndarray, human: np.ndarray, seed: int = 0) -> tupl
     People use few scale points and often tie. A judge that scores with decimals never ties, so that it would always be
     wrong on pairs tied by people. Epsilon is fitted to the human scores of these items: the accuracy is the highest
     that any threshold reaches, also for a judge that knows nothing (which reaches the share of pairs that people tie,
-    where that is more than half).
-
-    Args:
-        score: Shape (n,), judge, finite.
-        human: Shape (n,), the same items.
-        seed: Seed of the random subset of items with about `CALIBRATED_PAIRS` pairs, used where all items have more.
+    where that is more than half). Scores are finite. Where all items have more than `CALIBRATED_PAIRS` pairs, a random
+    subset with about as many is used.
 
     Returns:
         The smallest epsilon with the highest accuracy, which is 0 or an observed difference; and the reason why it was
@@ -181,18 +173,12 @@ WITHIN_GROUPS: Mapping[str, tuple[Function, int, Callable[[np.ndarray], float]]]
 def within_groups(
     name: str, score: np.ndarray, human: np.ndarray, groups: np.ndarray, resamples: Resamples
 ) -> GroupLevel:
-    """Mean over groups of a statistic within the group.
+    """Mean over groups of a statistic within the group; undefined, with the reason, where no group is left.
 
     Args:
         name: A key of `WITHIN_GROUPS`. For ``top_1`` the highest score is the best; where the lowest is, negate both
             sides.
-        score: Shape (n,), judge; NaN is dropped with its item and counted.
-        human: Shape (n,), the same items.
         groups: Shape (n,), the group of each item, names or numbers.
-        resamples: Draws over the same n items.
-
-    Returns:
-        Undefined, with the reason, where no group is left.
     """
     function, fewest, chance = WITHIN_GROUPS[name]
     valid, point = complete(score, human)
@@ -220,7 +206,7 @@ def within_groups(
             total += times * value
             weight += times
         else:
-            drawn = seen.of(function, x, y)
+            drawn = seen.compute(function, x, y)
             total += np.nan_to_num(drawn)
             weight += ~np.isnan(drawn)
     if not used:

@@ -22,7 +22,8 @@ from .agreement import MIN_ITEMS, is_constant
 from .icc import two_way_components
 
 _LEVEL = 0.05
-_LEAST_EFFECT = 0.05  # smallest design effect: smaller estimates are chance
+# Smallest design effect: smaller estimates are chance
+_LEAST_EFFECT = 0.05
 
 
 class Components(NamedTuple):
@@ -74,13 +75,9 @@ def design_effect(
     groups: Sequence[str] | np.ndarray,
     systems: Sequence[str] | np.ndarray | None = None,
 ) -> float:
-    """Variance of Spearman's correlation over that with independent items; NaN = cannot be estimated.
+    """Variance of Spearman's correlation over that with independent items (Kish, 1965); NaN = cannot be estimated.
 
-    Args:
-        score: Shape (n,), finite.
-        human: Shape (n,), finite, mean ratings.
-        groups: Length n, the group of each item.
-        systems: Length n, the system of each item; None = no systems, or none that several groups share.
+    `systems` has the system of each item; None = no systems, or none that several groups share.
     """
     if len(score) < MIN_ITEMS or is_constant(score) or is_constant(human):
         return math.nan
@@ -122,12 +119,14 @@ def _between_groups(values: np.ndarray, groups: np.ndarray, fitted: int) -> tupl
 
 
 def standard_error(r: float, n: float, effect: float = 1.0) -> float:
-    """Of Spearman's correlation r of a judge with the panel mean over n > 3 other items; effect: `design_effect`."""
+    """Of Spearman's correlation r of a judge with the panel mean over n > 3 other items (Bonett and Wright, 2000), with
+    its `design_effect`."""
     return (1 - r**2) * math.sqrt((1 + r**2 / 2) / (n - 3) * effect)
 
 
 def standard_error_of_difference(first: float, second: float, between: float, n: float, effect: float = 1.0) -> float:
-    """Of the difference of two judges' correlations with the same panel means, on the same items.
+    """Of the difference of two judges' correlations with the same panel means, on the same items: two correlations that
+    share a variable (Olkin and Siotani, 1976; Steiger, 1980).
 
     `first` and `second` are the expected correlations, `between` that of the two judges with each other.
     """

@@ -19,9 +19,12 @@ from scipy import sparse
 from ...data_modules.parallel import available_cores
 from .agreement import MIN_ITEMS
 
-_ROWS = 128  # resamples at a time
-_PAIRS = 1 << 20  # pairs of items at a time: 8 MB, of which the processor's cache keeps a part
-_RUNS = 256  # number of runs into which sorted items are cut and summed in parallel: arrays stay in a core's cache
+# Resamples at a time
+_ROWS = 128
+# Pairs of items at a time: 8 MB, of which the processor's cache keeps a part
+_PAIRS = 1 << 20
+# Runs into which sorted items are cut and summed side by side: arrays stay in a core's cache
+_RUNS = 256
 
 
 class _Ties(NamedTuple):

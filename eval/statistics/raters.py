@@ -20,10 +20,10 @@ from .agreement import IN_REPORTS, Statistic, bias, is_constant
 from .bootstrap import Resamples, estimate
 from .reliability import MIN_RATER_ITEMS
 
-DUPLICATE_SHARE = 0.95
-MIN_DUPLICATE_ITEMS = 20
+# Limits of the flags: "Flags on raters" in docs/reference/statistics.md has the reasons
+DUPLICATE_SHARE, MIN_DUPLICATE_ITEMS = 0.95, 20
+# Level of the binomial test of copies, divided by the number of pairs of raters
 _CHANCE = 0.01
-
 
 Kind = Literal["constant", "random", "fast", "duplicate"]
 

@@ -43,7 +43,8 @@ HALVINGS = 100
 HALVINGS_IN_RESAMPLES = 10
 """Number of these halvings used in every resample: the interval gets a little wider, in a tenth of the time."""
 
-_DRAWN_VALUES = 10_000_000  # resamples x groups
+# Resamples x groups: 40 MB of counts
+_DRAWN_VALUES = 10_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,14 +79,14 @@ def affordable_draws(
     interval: Interval = "percentile",
     strata: Sequence[str] | None = None,
 ) -> Resamples:
-    """Draws from the groups of items, see `Resamples.draw`.
+    """Draws from the groups of items, see `Resamples.sample`.
 
     At most 1000 draws are made for 10,000 groups, fewer for more, and 100 from 100,000 groups on. This bounds time and
     memory, and the intervals of so many groups are narrow.
     """
     distinct = len(set(groups) if strata is None else set(zip(strata, groups, strict=True)))
     affordable = max(100, _DRAWN_VALUES // max(1, distinct))
-    return Resamples.draw(groups, min(resamples, affordable), seed, interval, strata)
+    return Resamples.sample(groups, min(resamples, affordable), seed, interval, strata)
 
 
 def measure(table: RatingTable, resamples: Resamples, seed: int) -> Reliability:
@@ -158,7 +159,7 @@ def mean_spearman(divisions: Iterable[tuple[np.ndarray, np.ndarray]], resamples:
     for first, second in divisions:
         values.append(spearman(first, second))
         if len(resampled) < HALVINGS_IN_RESAMPLES:
-            resampled.append(resamples.of(spearman, first, second))
+            resampled.append(resamples.compute(spearman, first, second))
     point = Statistic(None, n=len(resamples.codes))
     if np.isnan(values).all():
         return replace(point, reason="the ratings are constant")

@@ -37,9 +37,11 @@ from scipy import stats
 from .agreement import Statistic, spearman
 from .bootstrap import Resamples, complete, estimate, with_interval
 
-_BLOCK_VALUES = 1 << 20  # permutations x groups at a time: 8 MB
+# Permutations x groups at a time: 8 MB
+_BLOCK_VALUES = 1 << 20
 _ROUNDING = 1e-12
-_NOTHING = 1e-9  # a difference, or its standard error, that is none
+# A difference, or a standard error, that rounding leaves of none
+_NOTHING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def compare_all(
             continue
         draws = rho_a.draws - rho_b.draws
         point = with_interval(replace(point, value=rho_a.value - rho_b.value), draws, seen)
-        draws = None if point.low is None else seen.drawn(draws)
+        draws = None if point.low is None else seen.bootstrap_values(draws)
         correlations = rho_a.value, rho_b.value, spearman(first, second)
         comparisons[a, b] = PairedDifference(
             point,

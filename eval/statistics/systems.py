@@ -31,13 +31,7 @@ SYSTEM_STATISTICS = ("spearman", "pearson", "kendall", "icc_a1", "icc_c1", "bias
 
 
 def system_level(systems: Sequence[str], score: np.ndarray, human: np.ndarray, resamples: Resamples) -> dict[str, Any]:
-    """All statistics of the means of systems.
-
-    Args:
-        systems: Length n, the system of each item.
-        score: Shape (n,), finite, rating points.
-        human: Shape (n,), finite, rating points.
-        resamples: Draws over the same n items.
+    """All statistics of the means of systems, from the system, judge's and human score of each of n items (finite).
 
     Returns:
         ``n_systems``; the `SYSTEM_STATISTICS` and ``pairwise_accuracy`` (`pairs_in_order`), whose ``n`` counts systems,
@@ -56,8 +50,9 @@ def system_level(systems: Sequence[str], score: np.ndarray, human: np.ndarray, r
     points = means(np.arange(len(codes)))
     functions = {name: STATISTICS[name] for name in SYSTEM_STATISTICS} | {"pairwise_accuracy": pairs_in_order}
     by_system = np.unique(np.stack([codes, resamples.codes]), axis=1)
-    systems_are_groups = len(by_system[0]) == len(names) == len(np.unique(by_system[1]))  # the groups are the systems
-    drawn = resamples.draws(means).reshape(-1, 2, len(names)) if len(names) > 1 else np.empty((0, 2, 0))
+    # Where the groups are the systems, whole systems are drawn: a resample has fewer of them, and is defined
+    systems_are_groups = len(by_system[0]) == len(names) == len(np.unique(by_system[1]))
+    drawn = resamples.apply(means).reshape(-1, 2, len(names)) if len(names) > 1 else np.empty((0, 2, 0))
     results: dict[str, Any] = {"n_systems": len(names)}
     for name, function in functions.items():
         of_pairs, reason = function is pairs_in_order, None
@@ -66,7 +61,8 @@ def system_level(systems: Sequence[str], score: np.ndarray, human: np.ndarray, r
         elif not of_pairs and len(names) < MIN_SYSTEMS:
             reason = f"{counted(len(names), 'system')}, at least {MIN_SYSTEMS} needed"
         elif of_pairs and is_constant(score):
-            reason = "the judge scores are constant"  # without a tie between people it would be 0
+            # Without a tie between people it would be 0, as if the judge were wrong everywhere
+            reason = "the judge scores are constant"
         if reason is not None:
             results[name] = Statistic(None, n=len(names), reason=reason)
         elif systems_are_groups and not of_pairs:

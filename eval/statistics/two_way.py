@@ -29,7 +29,8 @@ from .rank_draws import spearman_draws
 MIN_RATERS = 3
 """Fewest raters for an interval for other raters."""
 
-_LEFT_OUT = 100  # most jackknife samples; where there are more raters, several are left out at a time
+# Most jackknife samples; where there are more raters, several are left out at a time
+_LEFT_OUT = 100
 
 
 def for_other_raters(score: np.ndarray, table: RatingTable) -> Statistic:
@@ -61,7 +62,7 @@ def for_other_items_and_raters(
     if own.low is None:
         return own
     groups = resamples.n_groups
-    items = z_variance(point.value, resamples.drawn(own.draws)) * groups / (groups - 1)
+    items = z_variance(point.value, resamples.bootstrap_values(own.draws)) * groups / (groups - 1)
     z = _left_out(score, table, resamples.codes, halvings(resamples))
     variances = [_jackknife(z[:, half], z[:, half + 1]) for half in range(0, 2 * HALVINGS, 2)]
     defined = [variance for variance in variances if not np.isnan(variance)]
@@ -88,7 +89,8 @@ def _left_out(score: np.ndarray, table: RatingTable, codes: np.ndarray, counts: 
         remaining = part[table.raters] != number
         n_ratings = np.bincount(table.items[remaining], minlength=table.n_items)
         sums = np.bincount(table.items[remaining], weights=table.scores[remaining], minlength=table.n_items)
-        items = np.flatnonzero(n_ratings)  # those that nobody else rated do not count
+        # Items that nobody else rated do not count
+        items = np.flatnonzero(n_ratings)
         means = tied(sums[items] / n_ratings[items])
         correlations.append(spearman_draws(score[items][None], means, codes[items], counts)[0])
     return fisher_z(np.stack(correlations))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoConfig, HubertModel, Wav2Vec2BertModel, Wav2Vec2Model, WavLMModel
 from transformers.masking_utils import create_bidirectional_mask
+from transformers.models.wavlm.modeling_wavlm import WavLMAttention
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from ...data_modules.errors import UserError
@@ -201,11 +201,11 @@ class WaveEncoder(PairEncoder):
 
     def run(self, features: Tensor, real: Tensor | None) -> list[Tensor]:
         """States of all layers, each `(rows, frames, size)`, of convolved clips `(rows, frames, channels)`; `real` is
-        True where a frame belongs to a clip `(rows, frames)`, None = everywhere.
-        """
-        tower, states = self.tower, [self.embedded(features, real)]
-        mask = create_bidirectional_mask(config=tower.config, inputs_embeds=states[0], attention_mask=real)
-        for layer in tower.encoder.layers:
+        True where a frame belongs to a clip `(rows, frames)`, None = everywhere."""
+        # Not through `forward` of the encoder, whose assignment by a mask of booleans is no operation of known shape
+        states = [self.embedded(features, real)]
+        mask = create_bidirectional_mask(config=self.tower.config, inputs_embeds=states[0], attention_mask=real)
+        for layer in self.tower.encoder.layers:
             states.append(layer(states[-1], attention_mask=mask))
         return states
 
@@ -248,9 +248,8 @@ class WaveEncoder(PairEncoder):
             features = self._convolved(clips)
         features = features.to(tower.feature_projection.projection.weight.dtype)
         lengths = [self.audio_tokens(length) for length in clips.lengths]
-        return _pack(
-            self.run(features, padding_mask(lengths, features.shape[1], features.device)), lengths, layer_statistics
-        )
+        real = padding_mask(lengths, features.shape[1], features.device)
+        return _pack(self.run(features, real), lengths, layer_statistics)
 
     def _convolved(self, clips: Clips) -> Tensor:
         """Output of the convolutions over the samples, float32 `(rows, frames, channels)`."""
@@ -279,6 +278,30 @@ class Hubert(WaveEncoder):
     model_class = HubertModel
 
 
+class AdaptableAttention(WavLMAttention):
+    """The official one passes the weights of its linear layers to a function and never calls the layers, so that LoRA
+    on them would have no effect (transformers#48773)."""
+
+    def __init__(self, official: WavLMAttention) -> None:
+        nn.Module.__init__(self)  # that of the official class would draw weights
+        vars(self).update(vars(official))
+
+    def torch_multi_head_self_attention(  # pyright: ignore[reportIncompatibleMethodOverride] no weights are returned
+        self, hidden_states: Tensor, attention_mask: Tensor | None, gated_position_bias: Tensor
+    ) -> tuple[Tensor, None]:
+        """Self-attention; `gated_position_bias` is added to the scores `(rows * heads, frames, frames)`."""
+
+        def heads(linear: nn.Module) -> Tensor:
+            return linear(hidden_states).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+
+        query, key, value = heads(self.q_proj), heads(self.k_proj), heads(self.v_proj)
+        bias = gated_position_bias.unflatten(0, (len(hidden_states), self.num_heads)).to(query)
+        if attention_mask is not None:
+            bias = bias.masked_fill(~attention_mask[:, None, None], float("-inf"))
+        mixed = scaled_dot_product_attention(query, key, value, bias)
+        return self.out_proj(mixed.transpose(1, 2).flatten(2)), None
+
+
 class WavLM(WaveEncoder):
     """WavLM (Chen et al., 2022): HuBERT with noise and second speakers in training, and gated relative positions."""
 
@@ -286,14 +309,14 @@ class WavLM(WaveEncoder):
 
     @classmethod
     def kernels(cls, attention: str) -> dict[str, str]:
-        """Eager and sdpa both mean `_attend`; others are refused by the official class."""
+        """Eager and sdpa both mean `AdaptableAttention`; others are refused by the official class."""
         return {"": "eager" if attention == "sdpa" else attention}
 
     @classmethod
     def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:
         """The encoder with attention that adapters can reach."""
         for layer in model.encoder.layers:
-            layer.attention.torch_multi_head_self_attention = partial(_attend, layer.attention)
+            layer.attention = AdaptableAttention(layer.attention)
         return model
 
     def run(self, features: Tensor, real: Tensor | None) -> list[Tensor]:
@@ -369,28 +392,7 @@ def _pack(layers: Sequence[Tensor], lengths: Sequence[int], layer_statistics: La
     the first `lengths` frames of the rows belong to clips. `layer_statistics` collects their statistics.
     """
     # The layers of an encoder that is spread lie on several GPUs
-    layers = [layer.to(layers[0].device) for layer in layers]
+    states = [without_padding(layer.to(layers[0].device), lengths) for layer in layers]
     if layer_statistics is not None:
-        layer_statistics.add(
-            torch.stack([over_time(layer, lengths) for layer in layers], 1), [[length] for length in lengths]
-        )
-    return torch.cat([without_padding(layer, lengths) for layer in layers], -1)
-
-
-def _attend(attention: Any, hidden: Tensor, real: Tensor | None, bias: Tensor) -> tuple[Tensor, None]:
-    """Self-attention through the layer's four linear modules.
-
-    The official one passes their weights to a function and never calls the modules, so that LoRA on them would have no
-    effect (transformers#48773). `bias` is added to the scores `(rows * heads, frames, frames)`; no attention weights
-    are returned.
-    """
-
-    def heads(states: Tensor) -> Tensor:
-        return states.unflatten(-1, (attention.num_heads, attention.head_dim)).transpose(1, 2)
-
-    query, key, value = (heads(linear(hidden)) for linear in (attention.q_proj, attention.k_proj, attention.v_proj))
-    bias = bias.unflatten(0, (len(hidden), attention.num_heads)).to(query)
-    if real is not None:
-        bias = bias.masked_fill(~real[:, None, None], float("-inf"))
-    mixed = scaled_dot_product_attention(query, key, value, bias)
-    return attention.out_proj(mixed.transpose(1, 2).flatten(2)), None
+        layer_statistics.take(over_time(layer, lengths) for layer in states)
+    return torch.cat(states, -1)

@@ -6,19 +6,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from ...data_modules.errors import TextError, UserError
 from ...data_modules.schema import Pair, check_situation
+from .attention import KERNEL, attention_layout
 from .base import Backbone, BackbonePart, Checkpoint, Layout
 from .inputs import Clips, Inputs, Packed
-from .layers import KERNEL, attention_layout, capture_outputs, passing_on
+from .layers import passing_on
 from .loading import load_processor, one_line
 from .packing import pack
 
@@ -47,7 +46,8 @@ class AudioLanguageModel(Backbone):
     final_norm = "language_model.norm"
     processor_of = staticmethod(load_processor)
     own_audio_token: ClassVar[str | None] = None  # the audio token where the processor does not say it
-    _every_layer: bool = False
+    # False where layers pass on more than one state for each token, so that none can be entered from outside
+    entered_at_layers: ClassVar[bool] = True
     tower_width: ClassVar[str] = "hidden_size"  # what the width of the tower's layers is called in its configuration
 
     @classmethod
@@ -94,11 +94,6 @@ class AudioLanguageModel(Backbone):
     def prepare_text(
         self, pairs: Sequence[Pair], audio_tokens: Sequence[Sequence[int]], padding_side: str
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See `Backbone`.
-
-        Raises:
-            UserError: If the chat template fails, or does not have one audio token for each clip.
-        """
         texts = []
         for pair, counts in zip(pairs, audio_tokens, strict=True):
             try:
@@ -149,9 +144,7 @@ class AudioLanguageModel(Backbone):
         return self.network.get_submodule(self.parts["projector"].path)(states)
 
     def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor, **further: Any) -> Tensor:
-        """Last hidden states `(batch, tokens, hidden)` of the language model without its head; `further` are its other
-        arguments.
-        """
+        """Last hidden states `(batch, tokens, hidden)` of the language model; `further` are its other arguments."""
         return self.language_model(
             inputs_embeds=embeddings, attention_mask=mask, position_ids=positions, use_cache=False, **further
         ).last_hidden_state
@@ -171,19 +164,14 @@ class AudioLanguageModel(Backbone):
         # From here on a batch is either as it came or packed into fewer rows
         tokens, positions = (inputs, positions) if packed is None else (packed, packed.positions)
         embeddings = self.embed(tokens.input_ids)
-        # where the projector is fully fine-tuned, it is float32 beside a language model in bfloat16
+        # a projector that is fully fine-tuned is float32, also where the language model is bfloat16
         dtype = next(self.network.get_submodule(self.parts["projector"].path).parameters()).dtype
         audio = self.project(states.to(embeddings.device, dtype)).to(embeddings)[tokens.audio_index]
         # By positions that the host knows: a mask of audio tokens would make it wait for the GPU
         flat = embeddings.flatten(0, 1).index_copy(0, tokens.audio_positions.to(embeddings.device), audio)
         embeddings = flat.view_as(embeddings)
-        collecting = capture_outputs(self.layers) if self._every_layer else nullcontext(())
-        with attention_layout(inputs.padding_last, packed), collecting as layer_states:
-            last = self.read(tokens.input_ids, embeddings, tokens.attention_mask, positions)
-        if any(states.ndim != 3 for states in layer_states):
-            raise UserError(f"pooling layer_mix: backbone {self.name} has several states of each token in its layers")
-        # Layers may lie on several GPUs
-        hidden = torch.cat([states.to(last.device) for states in layer_states], -1) if layer_states else last
+        with attention_layout(inputs.padding_last, packed):
+            hidden = self.read(tokens.input_ids, embeddings, tokens.attention_mask, positions)
         # Back to a row for each pair
         return hidden if packed is None else hidden.flatten(0, 1)[packed.where.to(hidden.device)]
 
@@ -202,9 +190,6 @@ class AudioLanguageModel(Backbone):
         states.view(-1)[inputs.audio_positions] = inputs.audio_index
         return pack(ids, mask, states, inputs.response_mask, self.hidden_size)
 
-    def return_every_layer(self) -> None:
-        self._every_layer = True
-
     def save_processor(self, folder: str) -> None:
         self.processor.save_pretrained(folder)
 
@@ -214,9 +199,11 @@ def messages(pair: Pair, question: str = QUESTION) -> list[Message]:
 
     Audio comes in the order of the context turns, the response last.
     """
-    content: list[str | None] = [f"Situation: {told}\n"] if (told := pair.told) else []  # None = a clip
+    content: list[str | None] = (
+        [f"Situation: {situation}\n"] if (situation := pair.situation_or_none) else []
+    )  # None = a clip
     for turn in pair.context:
-        # one turn needs no role; several need to be told apart
+        # one turn needs no role; of several, the role says whose each is
         content += ["Context: " if len(pair.context) == 1 else f"Context, {turn.role}: ", None, "\n"]
     content += ["Response: ", None, f"\n{question}"]
     pieces = [{"type": "audio"} if text is None else {"type": "text", "text": text} for text in content]

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...data_modules.errors import UserError
 from ...data_modules.schema import Pair, check_situation
 from ..settings import Attention, PartName
 from .inputs import Clips, Inputs, Packed
@@ -105,11 +104,7 @@ class Backbone(ABC):
 
     @classmethod
     def config_of(cls, checkpoint: Checkpoint) -> Any:
-        """Configuration of the model that is loaded; None = that of the checkpoint.
-
-        Raises:
-            UserError: If this family cannot be loaded in this way.
-        """
+        """Configuration of the model that is loaded; None = that of the checkpoint."""
         return None
 
     @classmethod
@@ -138,14 +133,6 @@ class Backbone(ABC):
         """From now on, `hidden_states` are those before `final_norm`; its weights stay, as exports need them."""
         if self.final_norm is not None:
             self.network.get_submodule(self.final_norm).register_forward_hook(_its_input)
-
-    def return_every_layer(self) -> None:
-        """From now on, `hidden_states` are those of every layer, side by side `(batch, tokens, layers * hidden)`.
-
-        Raises:
-            UserError: If there is no language model.
-        """
-        raise UserError(f"pooling layer_mix: backbone {self.name} has no language model; expected another pooling")
 
     @abstractmethod
     def audio_tokens(self, samples: int) -> int:
@@ -182,8 +169,7 @@ class Backbone(ABC):
     @abstractmethod
     def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         """Audio states of all clips one after the other, without padding, before the projector `(states, audio size)`;
-        `layer_statistics` collects statistics of the encoder's layers.
-        """
+        `layer_statistics` takes those of the encoder's layers."""
 
     @abstractmethod
     def hidden_states(self, inputs: Inputs) -> Tensor:

@@ -29,8 +29,8 @@ def configuration(backbone: Backbone, left_out: Collection[str] = ()) -> dict[st
     else:  # parts side by side, such as an encoder and the fusion on it
         config = {name: part.config.to_dict() for name, part in network.named_children() if hasattr(part, "config")}
     config = {name: value for name, value in config.items() if name not in left_out}
-    heard = {"sampling_rate": backbone.sampling_rate, "max_seconds": backbone.max_seconds}
-    values = {"config": config, "feature_extractor": backbone.extractor.to_dict(), **heard}
+    limits = {"sampling_rate": backbone.sampling_rate, "max_seconds": backbone.max_seconds}
+    values = {"config": config, "feature_extractor": backbone.extractor.to_dict(), **limits}
     return json.loads(json.dumps(_read(values), default=_plain))
 
 
@@ -43,12 +43,12 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any], where: str = ""
     """The first value that two configurations have differently, in words; names that only one has are passed over, as
     versions of transformers add and rename some. None = there is none."""
     for name in sorted(one.keys() & other.keys()):
-        place, values = f"{where}{name}", (one[name], other[name])
+        path, values = f"{where}{name}", (one[name], other[name])
         if all(isinstance(value, Mapping) for value in values):
-            if (inside := difference(*values, f"{place}.")) is not None:
+            if (inside := difference(*values, f"{path}.")) is not None:
                 return inside
         elif values[0] != values[1]:
-            return f"{place} {shown(values[0])}, expected {shown(values[1])}"
+            return f"{path} {shown(values[0])}, expected {shown(values[1])}"
     return None
 
 

@@ -20,7 +20,7 @@ from transformers.utils.hub import cached_file
 from ...data_modules.errors import UserError
 from .base import Checkpoint
 
-_SHORT = {"BF16": torch.bfloat16, "F16": torch.float16}
+_SHORT = {"BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors call them
 
 
 def short_dtype(checkpoint: Checkpoint) -> torch.dtype | None:
@@ -88,12 +88,8 @@ def finish(module: nn.Module) -> None:
 
 
 def check_held(module: nn.Module, what: str) -> None:
-    """Check that accelerate keeps no layer of a module in main memory, where its weights cannot be replaced: what
-    computes would be what was loaded before.
-
-    Raises:
-        UserError: If it does; the message begins with `what`.
-    """
+    """Refuse a module of which accelerate keeps a layer in main memory, where its weights cannot be replaced: what
+    computes would be what was loaded before. The message begins with `what`."""
     if any(map(has_offloaded_params, module.modules())):
         raise UserError(f"{what} does not fit the GPUs; expected larger ones")
 

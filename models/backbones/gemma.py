@@ -4,7 +4,7 @@ package timm, is neither built nor read.
 
 The official processor of Gemma 3n gives each clip as many audio tokens as 30 s make (188), and the official model pads
 those of a shorter clip with the embedding of one token; the language model reads them. So does this file. In an
-official batch, frames of padding count as real, so that a clip's states depend on the longest clip beside it. Here
+official batch, frames of padding count as real, so that a clip's states depend on the longest clip of its batch. Here
 every clip has the states that the official encoder gives it alone.
 
 The tower of Gemma 4 masks padding before each convolution and in its attention, which only looks back: a clip's states
@@ -54,6 +54,7 @@ class Gemma3n(AudioLanguageModel):
     """The official encoder on each clip's real length; states of zeros up to a fixed number."""
 
     network: Gemma3nForAudio
+    entered_at_layers = False  # each of its layers has four states of a token
     model_class = Gemma3nForAudio
     ignored_keys = IGNORED_KEYS
     processor_of = SpeechProcessor
@@ -148,6 +149,7 @@ class Gemma3n(AudioLanguageModel):
 class Gemma4(AudioLanguageModel):
     """The official tower, which masks padding itself."""
 
+    entered_at_layers = False  # its last layers read keys and values of layers below
     model_class = Gemma4ForConditionalGeneration
     ignored_keys = IGNORED_KEYS
     processor_of = SpeechProcessor

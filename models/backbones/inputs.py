@@ -88,7 +88,7 @@ class Inputs(Movable):
     audio_states: Tensor | None = None
     # what `LayerStatistics` says of the same clips `(clips, layers, 2, layer size)`, for a head that reads it
     layers: Tensor | None = None
-    # measures of the same clips `(clips, measures)`, NaN where one cannot be told, for such a head
+    # measures of the same clips `(clips, measures)`, NaN where one is undefined, for such a head
     functionals: Tensor | None = None
     # row in these two of the response and of the last context turn, -1 = no context `(batch, 2)`
     clip_rows: Tensor | None = None

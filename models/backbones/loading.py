@@ -19,13 +19,12 @@ from transformers import (
     BitsAndBytesConfig,
     ProcessorMixin,
     TorchAoConfig,
-    modeling_utils,
 )
 
 from ...data_modules.errors import UserError, raised_in
+from .attention import KERNEL
 from .base import Backbone, Checkpoint
 from .deferred import keeps, own_file, short_dtype
-from .layers import KERNEL
 
 NF4_BLOCK = 64
 """Number of 4-bit values that share a scale."""
@@ -42,21 +41,12 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
         UserError: If weights are missing, surplus or misshapen, are not in safetensors files, an adapter lies beside
             them that nobody asked for, or the attention kernel is not installed.
     """
-    config, model_class = family.config_of(checkpoint), family.model_class
-    if checkpoint.depth is not None:
-        model_class = _shallow(model_class, checkpoint, family.layout.stored(family.layers_path) or "")
-    kernels = family.kernels(checkpoint.attention).items()
-    ours: dict[str, str] = {part: KERNEL if kernel == "sdpa" else kernel for part, kernel in kernels}
-    options: dict[str, Any] = {"dtype": checkpoint.dtype, "attn_implementation": ours if len(ours) > 1 else ours[""]}
-    # `transformers` reads this attribute of the class while it loads: weights rounded first would stay rounded
-    attrs: dict[str, Any] = {"_keep_in_fp32_modules_strict": set(family.float32_parts)} if family.float32_parts else {}
-    with _told(checkpoint):
-        deferred = checkpoint.deferred and checkpoint.weights and checkpoint.dtype == torch.float32
-        if deferred and (short := short_dtype(checkpoint)) is not None:
-            attrs |= keeps(short, model_class)
-        attrs |= {"__module__": model_class.__module__} if attrs else {}
-        # the stubs know neither output_loading_info nor None for the default revision
-        loader: Any = type(model_class.__name__, (model_class,), attrs) if attrs else model_class
+    config, kernels = family.config_of(checkpoint), family.kernels(checkpoint.attention)
+    kernels = {part: KERNEL if kernel == "sdpa" else kernel for part, kernel in kernels.items()}
+    options: dict[str, Any] = {"dtype": checkpoint.dtype}
+    options["attn_implementation"] = kernels if len(kernels) > 1 else kernels[""]
+    with _in_one_line(checkpoint):
+        loader = _loader(family, checkpoint)
 
         def without_weights() -> Any:
             model_config = config or loader.config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)
@@ -78,17 +68,17 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
                 options["device_map"] = {"": "cpu"}
             else:
                 options["quantization_config"] = int8(unquantized)
-        options |= {} if config is None else {"config": config}
-        options |= {} if checkpoint.device_map is None else {"device_map": checkpoint.device_map}
-        with quiet_transformers(), _no_adapter():  # what it reports is an error below
+        if checkpoint.device_map is not None:
+            options["device_map"] = checkpoint.device_map
+        with quiet_transformers():  # what it reports is an error below
             try:
                 model, report = loader.from_pretrained(
                     checkpoint.name,
+                    config=config,
                     revision=checkpoint.revision,
                     use_safetensors=True,  # a pickle can run code
                     key_mapping=family.key_mapping,
                     output_loading_info=True,
-                    adapter_kwargs={"subfolder": "no_adapter"},
                     **options,
                 )
             except OSError as error:
@@ -104,14 +94,24 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
     return model
 
 
-@contextmanager
-def _told(checkpoint: Checkpoint, what: str = "") -> Iterator[None]:
-    """Within this context, a library's error about files that are missing, broken or do not fit, or about what is not
-    installed, becomes one line about this backbone.
+def _loader(family: type[Backbone], checkpoint: Checkpoint) -> Any:
+    """The official class, or one under it, since `transformers` asks the class how weights are loaded."""
+    model_class, members = family.model_class, dict[str, Any]()
+    if checkpoint.depth is not None:
+        model_class = _shallow(model_class, checkpoint, family.layout.stored(family.layers_path) or "")
+    if family.float32_parts:  # weights that were rounded while they are loaded would stay rounded
+        members["_keep_in_fp32_modules_strict"] = set(family.float32_parts)
+    deferred = checkpoint.deferred and checkpoint.weights and checkpoint.dtype == torch.float32
+    if deferred and (short := short_dtype(checkpoint)) is not None:
+        members |= keeps(short, model_class)
+    members |= {"__module__": model_class.__module__}
+    return type(model_class.__name__, (model_class,), members) if len(members) > 1 else model_class
 
-    Raises:
-        UserError: With that line.
-    """
+
+@contextmanager
+def _in_one_line(checkpoint: Checkpoint, what: str = "") -> Iterator[None]:
+    """Within this context, a library's error about files that are missing, broken or do not fit, or about what is not
+    installed, becomes a `UserError` of one line about this backbone."""
     try:
         yield
     except UserError:
@@ -139,9 +139,6 @@ def _shallow(model_class: Any, checkpoint: Checkpoint, path: str) -> Any:
     are removed in between are neither read nor allocated. The configuration stays that of the whole model: it says
     which layers share keys and values (Gemma) and of which kind each layer is. A depth that is a share is rounded, to
     at least one layer.
-
-    Raises:
-        UserError: When a model is made, if it has fewer layers.
     """
 
     def build(model: Any, *args: Any, **kwargs: Any) -> None:
@@ -187,9 +184,6 @@ def _read_4_bits_alike(model: nn.Module, checkpoint: Checkpoint) -> None:
     rows divide by 64 and columns by 32, rounds activations and scales to bfloat16 whatever the compute dtype, and
     changes weights that LoRA is being trained on. Without it a CPU dequantizes a weight each time it is used, as CPUs
     without these instructions do.
-
-    Raises:
-        UserError: If a layer of `_across_blocks` is in 4 bits.
     """
     module: Any
     for name, module in model.named_modules():
@@ -202,28 +196,8 @@ def _read_4_bits_alike(model: nn.Module, checkpoint: Checkpoint) -> None:
                 )
 
 
-@contextmanager
-def _no_adapter() -> Iterator[None]:
-    """Within this context, an adapter beside the weights is not loaded; its report would replace that of the weights.
-
-    Since transformers 5.23 it is enough to name a subfolder that does not exist; earlier versions ignored that for a
-    local folder.
-    """
-    find = modeling_utils.maybe_load_adapters  # pyright: ignore[reportPrivateImportUsage]
-    if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23):
-        modeling_utils.maybe_load_adapters = lambda name, _, **options: (None, name, options)  # pyright: ignore
-    try:
-        yield
-    finally:
-        modeling_utils.maybe_load_adapters = find  # pyright: ignore[reportPrivateImportUsage]
-
-
 def _refuse_adapter(checkpoint: Checkpoint) -> None:
-    """Refuse a foreign adapter beside the weights, which is neither loaded unasked nor ignored silently.
-
-    Raises:
-        UserError: If there is one.
-    """
+    """Refuse a foreign adapter beside the weights: `transformers` would load it unasked."""
     if own_file(checkpoint, "adapter_config.json") is not None:
         raise UserError(
             f"backbone {checkpoint.name!r}: has an adapter (adapter_config.json) beside its weights, which would not "
@@ -235,9 +209,6 @@ def check_report(name: str, report: dict[str, Any], ignored_keys: str, model: An
     """Refuse a checkpoint that does not fit its model, also where `transformers` would accept it.
 
     Keys that are ignored (see `Backbone`) and weights above the layers that are read are passed over.
-
-    Raises:
-        UserError: Naming the first keys that are missing, unexpected or of another shape.
     """
     missing, unexpected = (
         sorted(key for key in report[kind] if not re.search(ignored_keys, key))
@@ -265,11 +236,7 @@ def nf4(compute_dtype: torch.dtype, unquantized: Sequence[str]) -> BitsAndBytesC
 
 
 def int8(unquantized: Sequence[str]) -> TorchAoConfig:
-    """8-bit integers with one scale for each row of a weight; activations keep their precision.
-
-    Raises:
-        ImportError: If torchao is not installed.
-    """
+    """8-bit integers with one scale for each row of a weight; activations keep their precision."""
     from torchao.quantization import Int8WeightOnlyConfig
 
     # version 2 can be written to safetensors files; the options of the compiler are left alone
@@ -283,21 +250,17 @@ def _patterns(names: Sequence[str]) -> list[str]:
 
 
 def load_processor(checkpoint: Checkpoint, **options: Any) -> Any:
-    """The processor (tokenizer and feature extractor) beside the weights; `options` as for `AutoProcessor`.
-
-    Raises:
-        UserError: If a file of it is missing or broken.
-    """
+    """The processor (tokenizer and feature extractor) beside the weights; `options` as for `AutoProcessor`."""
     return _load(AutoProcessor, "processor", checkpoint, **options)
 
 
 def load_feature_extractor(checkpoint: Checkpoint) -> Any:
-    """The feature extractor beside the weights; raises as `load_processor`."""
+    """The feature extractor beside the weights."""
     return _load(AutoFeatureExtractor, "feature extractor", checkpoint)
 
 
 def _load(loader: Any, what: str, checkpoint: Checkpoint, **options: Any) -> Any:
-    with _told(checkpoint, f"no {what}: "), quiet_transformers():
+    with _in_one_line(checkpoint, f"no {what}: "), quiet_transformers():
         return loader.from_pretrained(checkpoint.name, revision=checkpoint.revision, trust_remote_code=False, **options)
 
 
@@ -308,14 +271,9 @@ class SpeechProcessor:
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        """Load the pieces from the hub or a folder.
-
-        Raises:
-            UserError: If a file is missing or broken.
-        """
         self.feature_extractor: Any = load_feature_extractor(checkpoint)
         self.tokenizer: Any = _load(AutoTokenizer, "tokenizer", checkpoint)
-        with _told(checkpoint, "no tokenizer: "):
+        with _in_one_line(checkpoint, "no tokenizer: "):
             settings, _ = ProcessorMixin.get_processor_dict(checkpoint.name, revision=checkpoint.revision)
         # chat_template.json belongs to the processor, chat_template.jinja to both
         self.tokenizer.chat_template = settings.get("chat_template") or self.tokenizer.chat_template

@@ -2,7 +2,7 @@
 
 Several responses to one context begin with the same tokens, which a causal language model turns into the same states
 whatever follows. A row holds this beginning once and the rest of each pair behind it; a mask
-(`layers.attention_layout`) and the positions let each pair see what it would see alone. A row may hold several
+(`attention_layout`) and the positions let each pair see what it would see alone. A row may hold several
 beginnings, for less padding.
 
 Attention also computes what the mask excludes, and so grows with the square of a row's width. The largest width of rows
@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .attention import PADDING, SHARED
 from .inputs import Packed
-from .layers import PADDING, SHARED
 
 _WIDTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 """Largest widths of rows that are tried, in lengths of the longest pair."""
@@ -112,7 +112,7 @@ def _trees(rows: Sequence[_Row], width: float) -> Iterator[_Tree]:
     for members in groups.values():
         beginning = rows[members[0]].start
         total = sum(len(rows[number].places) - beginning for number in members)
-        # trees of about equal size: a small one beside a large one would be padded to the large one
+        # trees of about equal size: a small one would be padded to a large one
         target = total / max(1, math.ceil(total / max(width - beginning, 1)))
         subset, size = list[int](), beginning
         for number in members:

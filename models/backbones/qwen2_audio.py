@@ -18,10 +18,11 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AudioFlamingo3ForConditionalGeneration, Qwen2AudioForConditionalGeneration
 from transformers.masking_utils import create_bidirectional_mask
 
+from .attention import KERNEL, OneRow, in_one_row
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
 from .base import BackbonePart, Checkpoint
 from .inputs import Clips
-from .layers import KERNEL, LayerStatistics, OneRow, in_one_row, padding_mask, record_layers, without_padding
+from .layers import LayerStatistics, padding_mask, record_layers, without_padding
 
 WHISPER_TOWER = BackbonePart(
     "audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), layers="audio_tower.layers"
@@ -49,9 +50,9 @@ class WhisperTowerModel(AudioLanguageModel):
         self.max_seconds = float(window * int(getattr(processor, "max_audio_len", window) // window))
 
     def audio_tokens(self, samples: int) -> int:
-        window = self.extractor.n_samples
-        lengths = [window] * (samples // window) + [samples % window] * (samples % window > 0)
-        return sum(_states(-(-length // self.extractor.hop_length)) for length in lengths)
+        window, hop = self.extractor.n_samples, self.extractor.hop_length
+        whole, rest = divmod(samples, window)
+        return whole * _states(-(-window // hop)) + _states(-(-rest // hop))
 
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
         """Spectrograms `(windows, bins, frames)`, cut behind the longest window instead of padded to 30 s."""

@@ -40,10 +40,11 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeThinkerTextModel,
 )
 
+from .attention import RowAttention, in_one_row
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
 from .base import BackbonePart, Checkpoint, Layout
 from .inputs import Clips
-from .layers import LayerStatistics, attend_in_rows, in_one_row, on_device, padding_mask, record_layers, without_padding
+from .layers import LayerStatistics, on_device, padding_mask, record_layers, without_padding
 from .loading import SpeechProcessor
 from .qwen2_audio import WHISPER_TOWER, WhisperTowerModel, after_convolutions
 
@@ -101,7 +102,7 @@ class Qwen2_5Omni(Thinker, WhisperTowerModel):
         model.projector, tower.proj = tower.proj, nn.Identity()
         del tower.audio_bos_eos_token  # no forward pass reads it
         for layer in tower.layers:
-            attend_in_rows(layer.self_attn)
+            layer.self_attn = RowAttention(layer.self_attn)
         return model
 
     def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
@@ -169,7 +170,7 @@ class Qwen3OmniMoe(Thinker):
         model.projector = nn.Sequential(OrderedDict(proj1=tower.proj1, act=tower.act, proj2=tower.proj2))
         del tower.proj1, tower.act, tower.proj2
         for layer in tower.layers:
-            attend_in_rows(layer.self_attn)
+            layer.self_attn = RowAttention(layer.self_attn)
         return model
 
     def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:

@@ -76,10 +76,8 @@ class Voxtral(AudioLanguageModel):
 
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
         """Spectrograms `(windows, bins, frames)`; loudness is set for a clip as a whole."""
-        extractor = self.extractor
-        windows: list[Tensor] = []
-        lengths: list[int] = []
-        rows = []
+        extractor, longest = self.extractor, self.extractor.nb_max_frames
+        windows, lengths, rows = list[Tensor](), list[int](), list[int]()
         for clip in clips:
             spectrogram = extractor(
                 clip,
@@ -89,12 +87,10 @@ class Voxtral(AudioLanguageModel):
                 truncation=False,
                 return_tensors="pt",
             )["input_features"]
-            pieces = spectrogram[0].split(extractor.nb_max_frames, dim=-1)
-            remaining = [
-                -(-len(clip) // extractor.hop_length) - n * extractor.nb_max_frames for n in range(len(pieces))
-            ]
-            windows, rows = [*windows, *pieces], [*rows, len(pieces)]
-            lengths += [min(frames, extractor.nb_max_frames) for frames in remaining]
+            pieces, frames = spectrogram[0].split(longest, dim=-1), -(-len(clip) // extractor.hop_length)
+            windows += pieces
+            lengths += [min(frames - n * longest, longest) for n in range(len(pieces))]
+            rows.append(len(pieces))
         return Clips(torch.stack(windows), lengths, rows)
 
     def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:

@@ -29,6 +29,7 @@ class Bounds:
     agreement: float
 
 
+# float32 must be equal up to rounding; bfloat16 rounds each weight once more
 _BOUNDS: Mapping[str, Bounds] = {
     "float32": Bounds(1e-5, 1e-5, 0.001),
     "bfloat16": Bounds(0.05, 0.01, 0.005),
@@ -41,7 +42,7 @@ _SHORTEST, _LONGEST = 0.5, 6.0  # seconds
 
 
 def bounds_of(dtype: str, quantization: WeightForm) -> Bounds:
-    """The bounds for this form: float32 must be equal up to rounding, bfloat16 rounds each weight once more."""
+    """The bounds for weights of this dtype and form."""
     return _BOUNDS[dtype if quantization == "none" else quantization]
 
 
@@ -56,10 +57,9 @@ class CheckSet:
 
 
 def synthetic_set(loaded: LoadedJudge) -> CheckSet:
-    """Synthetic signals, for a judge whose data is not at hand."""
+    """Synthetic signals, for a judge whose data is not there."""
     backbone = loaded.judge.backbone
-    pairs = synthetic_pairs(backbone.sampling_rate, backbone.max_seconds)
-    return CheckSet("synthetic signals", pairs)
+    return CheckSet("synthetic signals", synthetic_pairs(backbone.sampling_rate, backbone.max_seconds))
 
 
 def rated_set(loaded: LoadedJudge, dataset: PairDataset, split: str) -> CheckSet:
@@ -102,14 +102,13 @@ class Change:
 
 @dataclass(frozen=True)
 class ExportCheck:
-    """What was measured of an export: on which pairs, how many of them had scores, what is allowed, what was found by
-    dimension, and what is beyond the bounds, in words."""
+    """What was measured of an export."""
 
-    data: str
-    pairs: int
-    bounds: Bounds
+    data: str  # name of the pairs
+    pairs: int  # how many of them had scores
+    bounds: Bounds  # what is allowed
     dimensions: dict[str, Change]
-    beyond: list[str]
+    beyond: list[str]  # what is not within the bounds, in words
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `judge.json`."""
@@ -129,11 +128,7 @@ class ExportCheck:
 def compare(
     before: np.ndarray, after: np.ndarray, chosen: CheckSet, dimensions: Sequence[Dimension], bounds: Bounds
 ) -> ExportCheck:
-    """Compare scores of the same pairs before and after, `(pairs, dimensions)` in rating points; NaN = no score.
-
-    Raises:
-        UserError: If no pair has scores, before or after.
-    """
+    """Compare scores of the same pairs before and after, `(pairs, dimensions)` in rating points; NaN = no score."""
     scored = np.isfinite(before).all(1)
     if not scored.any():
         raise UserError(f"{chosen.name}: no pair has audio that can be used; check on other pairs")

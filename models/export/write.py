@@ -57,10 +57,9 @@ def write_whole(
 ) -> ExportCheck:
     """Write a judge that needs no other folder, and read it again to compare its scores.
 
-    There are never two copies of the backbone in memory: the given judge is consumed.
-
     Args:
-        loaded: A single judge of adapter and head; its weights are gone afterwards.
+        loaded: A single judge of adapter and head; its weights are gone afterwards, so that there are never two copies
+            of the backbone in memory.
         out: Appears complete and checked, or not at all.
         quantization: Of the language model's linear layers as they are stored.
         chosen: What scores are compared on.
@@ -108,11 +107,7 @@ def _check_single(loaded: LoadedJudge, out: Path, quantization: WeightForm) -> N
 
 
 def _write(loaded: LoadedJudge, folder: Path, quantization: WeightForm) -> dict[str, Any]:
-    """All but the card. The weights of the judge are gone afterwards.
-
-    Returns:
-        What `judge.json` says.
-    """
+    """Write all but the card, and return what `judge.json` says. The weights of the judge are gone afterwards."""
     judge, revision = loaded.judge.cpu(), loaded.judge.settings.revision
     libraries = ("transformers", "safetensors", *_LIBRARIES[quantization])  # that write the weights
     merge_adapter(judge)

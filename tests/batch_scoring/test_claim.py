@@ -84,7 +84,6 @@ def test_what_a_killed_process_began_gives_way_if_it_has_no_part(jobs, in_proces
 def test_of_two_that_plan_at_once_the_second_is_refused(jobs):
     first, second = Parts(jobs[0]), Parts(jobs[1])
     late = Claim(second)
-    late.check(False)  # nobody is there yet
     with held(first.job) as process:
         with pytest.raises(UserError, match="another process is scoring into it with another manifest"):
             late.take(20, None, False)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from empathy_judge.batch_scoring.job import Job, Parts
 from empathy_judge.batch_scoring.run import score_manifest
-from empathy_judge.batch_scoring.workers import Tries, Worker, _work, worker_devices
+from empathy_judge.batch_scoring.workers import AttemptLog, Worker, _work, worker_devices
 from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
 from empathy_judge.data_modules.parallel import Launch, find_launch
 from empathy_judge.data_modules.schema import Pair
@@ -58,24 +58,24 @@ def test_rows_that_kill_are_passed_over(killers, deaths, named, write, make_job,
 def test_a_start_that_was_asked_to_stop_or_may_go_on_is_no_death(write, make_job):
     def look(parts, look):
         (chunk,) = parts.chunks()
-        for owner, words, careful in (
+        for owner, words, row_by_row in (
             ("0", ["start", "stop"] * 4, False),
             ("0", ["start", "start"], False),
             ("1", ["start", "3"], False),  # of another: at work
             ("1", ["start"], True),  # it died in its third row, and was started again
         ):
-            tries = Tries(parts, chunk, owner)
+            log = AttemptLog(parts, chunk, owner)
             for word in words:
-                tries.note(word)
-            assert Tries(parts, chunk, "0").careful == careful
+                log.note(word)
+            assert AttemptLog(parts, chunk, "0").row_by_row == row_by_row
         for _ in range(2):
-            Tries(parts, chunk, "1").note("3")
-            Tries(parts, chunk, "1").note("start")
-        assert Tries(parts, chunk, "2").culprits == {3}
+            AttemptLog(parts, chunk, "1").note("3")
+            AttemptLog(parts, chunk, "1").note("start")
+        assert AttemptLog(parts, chunk, "2").bad_rows == {3}
         notes = parts.path(chunk, "tries")  # of no worker: all is passed over that is not a note
         notes.with_name(f"{notes.name}-3").mkdir()
         notes.with_name(f"{notes.name}-4").write_bytes(b"start\nx\n" * 3 + b"\xff\xfe []\nstart\n" + b"9" * 5_000)
-        assert Tries(parts, chunk, "2").culprits == {3}
+        assert AttemptLog(parts, chunk, "2").bad_rows == {3}
         raise Killed
 
     with pytest.raises(Killed):

@@ -281,7 +281,7 @@ class TestSmallData:
             method: spearman(own.predict(method, pairs[:150], pairs[150:], 0, False)[0][:, 0], human)
             for method in made.METHODS
         }
-        best = spearman(own.heard.functionals[150:, 0, 0].double().numpy(), human)  # people are noisy
+        best = spearman(own.activations.functionals[150:, 0, 0].double().numpy(), human)  # people are noisy
         assert found["probe"] > best - 0.1  # most of its blocks are noise here, and all weigh the same
         assert found["measures of the signal"] > best - 0.05
         assert abs(found["language model, ridge"]) < 0.3

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from empathy_judge.data_modules import writing
 
 from .builders import Source
 
@@ -25,3 +27,12 @@ def hub_cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     datasets.disable_progress_bars()
     return tmp_path / "hub"
+
+
+@pytest.fixture
+def sharded(tmp_path, monkeypatch) -> Any:
+    """60 embedded pairs in 3 shards, row groups of 4."""
+    monkeypatch.setattr(writing, "ROW_GROUP_ROWS", 4)
+    source = Source(tmp_path / "source", groups=12, per_group=5)
+    source.load(embed_audio=True, shard_rows=25)
+    return source

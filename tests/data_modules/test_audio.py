@@ -116,28 +116,28 @@ def test_cut_off_file(tmp_path, kind):
         decode(path, 16_000)
 
 
-def test_missing_empty_and_foreign_files(tmp_path):
-    (tmp_path / "zero.wav").touch()
-    (tmp_path / "text.wav").write_text("pair_id,score\n" * 50)
-    for name in ("text.raw", "text.au", "text.snd", "text.vox", "text.gsm"):  # libsndfile takes any content for samples
-        (tmp_path / name).write_text("pair_id,score\n" * 200)
-    write(tmp_path / "none.wav", np.zeros(0))
-    for name, message, kind in (
-        ("missing.wav", "no such file", "no such file"),
-        ("zero.wav", r"empty \(0 bytes\)", "the file is empty"),
-        ("text.wav", "not a sound file; expected wav", "not a sound file"),
-        ("text.raw", "not a sound file; expected wav", "not a sound file"),
-        ("text.au", "not a sound file; expected wav", "not a sound file"),
-        ("text.snd", "not a sound file; expected wav", "not a sound file"),
-        ("text.vox", "not a sound file; expected wav", "not a sound file"),
-        ("text.gsm", "not a sound file; expected wav", "not a sound file"),
-        ("none.wav", "no samples", "the file is empty"),
-        (".", "not a file", "cannot be read"),
-    ):
-        with pytest.raises(AudioError, match=message) as caught:
-            decode(tmp_path / name, 16_000)
-        assert str(tmp_path / name) in str(caught.value)
-        assert caught.value.kind == pickle.loads(pickle.dumps(caught.value)).kind == kind
+TEXT = b"pair_id,score\n" * 200
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message", "kind"),
+    [
+        ("missing.wav", None, "no such file", "no such file"),
+        ("zero.wav", b"", r"empty \(0 bytes\)", "the file is empty"),
+        ("none.wav", encoded(np.zeros(0)), "no samples", "the file is empty"),
+        (".", None, "not a file", "cannot be read"),
+        # libsndfile takes any content for samples where a name ends so
+        *((f"text.{suffix}", TEXT, "not a sound file; expected wav", "not a sound file")
+          for suffix in ("wav", "raw", "au", "snd", "vox", "gsm")),
+    ],
+)  # fmt: skip
+def test_missing_empty_and_foreign_files(tmp_path, name, content, message, kind):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(AudioError, match=message) as caught:
+        decode(tmp_path / name, 16_000)
+    assert str(tmp_path / name) in str(caught.value)
+    assert caught.value.kind == pickle.loads(pickle.dumps(caught.value)).kind == kind
 
 
 def test_the_name_of_a_file_does_not_matter(tmp_path):
@@ -224,29 +224,34 @@ def test_clipping_is_seen_at_the_highest_value_of_an_encoding(kind, codec, highe
     assert [is_clipped(clip) for clip in (clipped, loud, whole)] == [True, False, False]
 
 
-def test_only_what_ends_at_full_scale_is_clipped():
-    """A peak is reached again in each period of a tone, but for one sample."""
-    tone = 2 * sine(1.0, 8_000, 200.0)
-    for samples, expected in (
-        ((8 * tone).clip(-0.97, 0.97), False),
-        ((8 * tone).clip(-0.98, 0.3), True),
-        ((8 * tone).clip(-0.3, 0.99), True),
-        (0.99 * tone, False),
-        (1.2 * tone, True),
+TONE = 2 * sine(1.0, 8_000, 200.0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "clipped"),
+    [
+        ((8 * TONE).clip(-0.97, 0.97), False),
+        ((8 * TONE).clip(-0.98, 0.3), True),
+        ((8 * TONE).clip(-0.3, 0.99), True),
+        (0.99 * TONE, False),  # a peak is reached again in each period of a tone, but for one sample
+        (1.2 * TONE, True),
         (np.zeros(8_000), False),
-    ):
-        assert is_clipped(Clip(samples, 8_000)) == expected
+    ],
+)
+def test_only_what_ends_at_full_scale_is_clipped(samples, clipped):
+    assert is_clipped(Clip(samples, 8_000)) == clipped
 
 
 def test_too_short_and_too_long(tmp_path):
-    with pytest.raises(AudioError, match=r"lasts 0\.049 s; expected at least 0\.05 s") as short:
-        decode(write(tmp_path / "a.wav", sine(0.049, 16_000)), 16_000)
-    assert short.value.kind == "too short"
-    assert len(decode(write(tmp_path / "a.wav", sine(0.05, 16_000)), 16_000)) == 800
-    long = write(tmp_path / "long.wav", np.zeros(300 * 8_000), 8_000)
-    with pytest.raises(AudioError, match=r"long\.wav: lasts 300\.0 s; expected at most 30 s") as too_long:
-        decode(long, 16_000, max_seconds=30)
-    assert too_long.value.kind == "too long"
+    short, long = (write(tmp_path / f"{n}.wav", np.zeros(n), 8_000) for n in (392, 300 * 8_000))
+    for path, most, message, kind in (
+        (short, None, r"lasts 0\.049 s; expected at least 0\.05 s", "too short"),
+        (long, 30, r"lasts 300\.0 s; expected at most 30 s", "too long"),
+    ):
+        with pytest.raises(AudioError, match=message) as refused:
+            decode(path, 16_000, most)
+        assert refused.value.kind == kind
+    assert len(decode(write(tmp_path / "a.wav", np.zeros(400), 8_000), 8_000)) == 400
     assert len(decode(long, 16_000, max_seconds=300)) == 300 * 16_000
 
 

@@ -11,10 +11,10 @@ import soundfile
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.augmentation import augment_clip, augment_pair, coloured_noise
 from empathy_judge.data_modules.errors import DataError
-from empathy_judge.data_modules.items import RatedPairs
 from empathy_judge.data_modules.sampling import EpochBatches, EpochOrder, FixedSize, Position
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
 from empathy_judge.data_modules.settings import Augmentation
+from empathy_judge.data_modules.training_items import RatedPairs
 from torch.utils.data import DataLoader
 
 RATE = 16_000

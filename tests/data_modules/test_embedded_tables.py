@@ -169,8 +169,8 @@ def test_the_same_content_is_stored_and_decoded_once(parquet, tmp_path, monkeypa
     from empathy_judge.data_modules.importers import clips as importing
 
     decoded = []
-    decode = importing.decode
-    monkeypatch.setattr(importing, "decode", lambda *args, **how: decoded.append(1) or decode(*args, **how))
+    load = importing.load_clip
+    monkeypatch.setattr(importing, "load_clip", lambda *args, **how: decoded.append(1) or load(*args, **how))
     dataset = assemble(read_parquet(parquet), tmp_path / "out")
     assert PAIRS + 2 <= len(decoded) < PAIRS + 40  # threads may do the same clip at the same time
     assert len(list((tmp_path / "out/audio").iterdir())) == PAIRS + 2

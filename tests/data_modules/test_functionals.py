@@ -1,4 +1,4 @@
-"""Measures of signals whose delivery is known, also by what the synthesiser was asked for."""
+"""Measures of signals whose delivery is known."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 import torch
 import torchaudio
 from empathy_judge.data_modules import prosody
-from empathy_judge.data_modules.audio import decode, resample
-from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
+from empathy_judge.data_modules.audio import decode
 from empathy_judge.data_modules.functionals import DELIVERY, FUNCTIONALS, SPECTRAL, delivery, functionals
 from scipy import fft
 
@@ -232,53 +231,3 @@ def test_real_speech():
         found, soft = delivery(samples), delivery(samples / 64)
         assert np.isfinite(found).all()
         assert [name for name, one, other in zip(DELIVERY, found, soft, strict=True) if one != other] == ["level"]
-
-
-# ---------------------------------------------------------------- what the synthesiser was asked for
-
-TEXT = "The parcel came on Tuesday with the morning post."
-MAN, WOMAN = Voice("en-us", "m", 105, 1.0), Voice("en", "f", 200, 1.16)
-
-
-def _measure(voice: Voice, tone: Tone) -> prosody.Prosody:
-    restart()  # whatever was spoken before
-    return prosody.summarise(prosody.track(resample(*speak(TEXT, voice, tone), prosody.RATE)))
-
-
-def test_noise_has_no_pitch():
-    found = prosody.summarise(prosody.track(noise(1.0).astype(np.float32)))
-    assert np.isnan(found.pitch)
-    assert found.level == pytest.approx(-20, abs=0.5)
-
-
-@pytest.mark.parametrize("voice", [MAN, WOMAN])
-def test_tone_is_heard(voice):
-    neutral = _measure(voice, Tone())
-    assert neutral.pitch == pytest.approx(voice.pitch, rel=0.06)
-    shift = 12 * np.log2(_measure(voice, Tone(pitch=4)).pitch / neutral.pitch)
-    assert shift == pytest.approx(4, abs=0.8)
-    ranges = [_measure(voice, Tone(range=r)).pitch_range for r in (0.1, 1, 3)]
-    assert ranges[0] < 0.8 < ranges[1] < ranges[2]
-    levels = [_measure(voice, Tone(level=level)).level for level in (-38, -24)]
-    assert levels[1] - levels[0] == pytest.approx(14, abs=0.5)
-    durations = [_measure(voice, Tone(rate=rate)).seconds for rate in (120, 240)]
-    assert durations[0] / durations[1] > 1.6
-    assert _measure(voice, Tone(quality="breathy")).harmonicity < neutral.harmonicity - 0.15
-
-
-@pytest.mark.parametrize(("text", "count"), [("The parcel came on Tuesday.", 7), ("I see.", 2), ("a table", 3)])
-def test_syllables(text, count):
-    assert prosody.count_syllables(text) == count
-
-
-def test_a_restarted_engine_speaks_as_a_fresh_process_does():
-    tone = Tone(pitch=4, range=2.7, rate=205)
-    program = (
-        "import sys; from empathy_judge.data_modules.espeak import Tone, Voice, speak;"
-        f"sys.stdout.buffer.write(speak({TEXT!r}, {MAN}, {tone})[0].tobytes())"
-    )
-    fresh = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
-    speak("Something else before.", WOMAN, Tone(quality="breathy"))
-    again = speak(TEXT, MAN, tone)[0].tobytes()
-    restart()
-    assert speak(TEXT, MAN, tone)[0].tobytes() == fresh != again

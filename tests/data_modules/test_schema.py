@@ -21,7 +21,6 @@ from empathy_judge.data_modules.audit import read_column, tag_columns
 from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset
-from empathy_judge.data_modules.staging import staged_folder
 from empathy_judge.data_modules.stored_clips import StoredClip
 from empathy_judge.data_modules.writing import write_dataset, write_splits
 
@@ -345,6 +344,7 @@ GONE = [{"path": "clips/000-0.wav"}, {"path": "gone.wav"}, {"path": "clips/000-0
         ("ratings", set_column("score", [1, 4, 9, 0.25]),
          r"ratings\.parquet, row 3, column 'score': value 9; expected"),
         ("ratings", set_column("score", [1, 4, 2, 0.25]), "content_hash .* a file was changed after the import"),
+        ("ratings", set_column("score", [1.00001, 4, 5, 0.25]), "a file was changed after the import"),
         ("ratings", set_column("score", [1, 4, 2, None]), r"row 4, column 'score': value nan"),
         ("ratings", set_column("pair_id", ["a", "a", "b", "z"]), r"row 4, column 'pair_id': value 'z'; no such pair"),
         ("ratings", set_column("pair_id", [1, 1, 2, 2], pa.int64()),
@@ -395,25 +395,6 @@ def test_files_that_are_missing_or_broken(written):
     (written / "pairs.parquet").unlink()
     with pytest.raises(DataError, match=r"pairs\.parquet: no such file"):
         PairDataset.load(written)
-
-
-def test_staged_folder(tmp_path):
-    out = tmp_path / "deep/er/out"
-
-    def interrupted() -> None:
-        with staged_folder(out) as stage:
-            (stage / "half").touch()
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert list(out.parent.iterdir()) == []
-    out.mkdir()  # an empty folder may be replaced
-    with staged_folder(out) as stage:
-        (stage / "dataset.yaml").touch()
-    assert [path.name for path in out.parent.rglob("*")] == ["out", "dataset.yaml"]
-    with pytest.raises(DataError, match="cannot be written"), staged_folder(out / "dataset.yaml/below"):
-        pass
 
 
 def test_float32_scores_keep_to_the_steps(source, tables):

@@ -1,166 +1,121 @@
-"""Datasets behind an address: read like local ones, lazily; nothing leaves the folder; no message holds a secret."""
+"""Small files that claim to hold much, and values that Python has no form for."""
 
 from __future__ import annotations
 
-import multiprocessing
-import pickle
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
 from pathlib import Path
-from typing import Any
 
-import fsspec
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from empathy_judge.data_modules import folders, measuring
-from empathy_judge.data_modules.audio import audio_hash, decode, probe
-from empathy_judge.data_modules.errors import AudioError, DataError
-from empathy_judge.data_modules.folders import RemotePath, data_path
-from empathy_judge.data_modules.inspection import inspect_dataset
-from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.data_modules.splits import split_dataset
-from empathy_judge.data_modules.stored_clips import StoredClip
-from empathy_judge.data_modules.writing import write_splits
+from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.schema import DatasetCard, Dimension
+from empathy_judge.data_modules.storage import open_parquet
+from empathy_judge.data_modules.tables import read_table
+from empathy_judge.data_modules.writing import write_dataset
 
-from .builders import set_cell
-
-ADDRESS = "memory://bucket/tones"
+MEMORY = 400 << 20
 
 
-@pytest.fixture
-def memory() -> Iterator[fsspec.AbstractFileSystem]:
-    system = fsspec.filesystem("memory")
-    yield system
-    system.rm("/", recursive=True)
+def peak_growth(code: str, path: Path) -> int:
+    """Bytes by which the memory of a new process grows."""
+    program = (
+        "import resource, sys; from pathlib import Path; path = Path(sys.argv[1]);"
+        "from empathy_judge.data_modules.tables import read_table;"
+        "from empathy_judge.data_modules.schema import PairDataset;"
+        "from empathy_judge.batch_scoring.manifest import Manifest;"
+        "used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
+        f"before = used(); {code}; print((used() - before) * 1024)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    return int(ran.stdout)
 
 
-def upload(folder: Path, memory: fsspec.AbstractFileSystem) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            memory.pipe_file(f"/bucket/tones/{path.relative_to(folder).as_posix()}", path.read_bytes())
+def one_text(path: Path, rows: int, length: int, nested: bool = False) -> Path:
+    """A file of less than a kilobyte or so, whose every row has the same long text."""
+    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array(["x" * length]))
+    if nested:
+        texts = pa.ListArray.from_arrays(pa.array(np.arange(rows + 1, dtype=np.int32)), texts)
+    pq.write_table(pa.table({"response_audio": texts}), path, compression="zstd", store_schema=False)
+    return path
 
 
-@pytest.mark.parametrize("embed", [False, True])
-def test_remote_and_local_are_the_same(source, memory, embed):
-    local = source.load(embed_audio=embed, shard_rows=3)
-    upload(source.out, memory)
-    remote = PairDataset.load(ADDRESS)
-    assert remote.card == local.card
-    assert remote.fingerprints == local.fingerprints
-    assert remote.ratings.equals(local.ratings)
-    for there, here in zip(remote.pairs, local.pairs, strict=True):
-        assert isinstance(there.response, StoredClip)
-        assert (decode(there.response, 8_000) == decode(here.response, 8_000)).all()
-        assert probe(there.context[0].audio) == probe(here.context[0].audio)
-        assert audio_hash(there.response) == local.fingerprints[there.pair_id][-1]
-    assert str(remote.root / "split.yaml") == f"{ADDRESS}/split.yaml"
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("code", ["read_table(path)", "Manifest(path).check(); list(Manifest(path).read(0, 60000))"])
+def test_a_text_that_repeats_is_held_once(tmp_path, code, nested):
+    """60,000 rows of 160,000 characters: 9.6 GB."""
+    path = one_text(tmp_path / "a.parquet", 60_000, 160_000, nested)
+    assert path.stat().st_size < 2_000
+    assert peak_growth(code, path) < MEMORY
 
 
-def test_load_reads_no_audio(source, memory, monkeypatch):
-    for row in source.pairs:
-        source.tone(row["response_audio"], seconds=20, hertz=300 + len(row["pair_id"]))
-    source.load(embed_audio=True, shard_rows=2)
-    upload(source.out, memory)
-    stored = sum(path.stat().st_size for path in source.out.rglob("*.parquet"))
-    sizes: list[int] = []
-    opening = RemotePath.open
-
-    def counted(path: RemotePath) -> Any:
-        file = opening(path)
-        reading = file.read
-        monkeypatch.setattr(file, "read", lambda size=-1: sizes.append(size) or reading(size), raising=False)
-        return file
-
-    monkeypatch.setattr(RemotePath, "open", counted)
-    PairDataset.load(ADDRESS)
-    assert stored > 1_000_000
-    assert 0 < sum(sizes) < 0.2 * stored
-
-
-@pytest.mark.parametrize("address", ["file://{}", "local://{}"])
-def test_file_addresses_are_local_paths(source, address):
-    source.out = source.out.with_name("a b")
-    source.load()
-    quoted = address.format(str(source.out).replace(" ", "%20"))
-    assert data_path(quoted) == source.out
-    assert PairDataset.load(quoted).pairs[0].response.is_relative_to(source.out.resolve())
-
-
-def test_inspect_keeps_what_it_measured_in_the_users_cache(source, memory, tmp_path, monkeypatch):
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    monkeypatch.setattr(folders, "user_cache_path", lambda *_, **__: cache)
-    source.load(embed_audio=True)
-    upload(source.out, memory)
-    first = inspect_dataset(PairDataset.load(ADDRESS))
-    assert [len(path.read_text().split()) > 0 for path in cache.iterdir()] == [True]
-    monkeypatch.setattr(measuring, "decode", None)
-    assert inspect_dataset(PairDataset.load(ADDRESS)) == first
-    assert not memory.exists(f"/bucket/tones/{measuring.MEASURED_FILE}")
-
-
-def test_splits_are_not_written_to_an_address(source, memory):
-    source.load()
-    upload(source.out, memory)
-    before = {path: memory.cat_file(path) for path in memory.find("/bucket")}
-    with pytest.raises(DataError, match=r"^memory://bucket/tones: .*expected a local copy"):
-        write_splits(ADDRESS, ["train"] * 4)
-    with pytest.raises(DataError, match="expected a local copy"):
-        split_dataset(ADDRESS, fractions={"train": 0.5, "test": 0.5})
-    assert {path: memory.cat_file(path) for path in memory.find("/bucket")} == before
-
-
-@pytest.mark.parametrize("path", ["../secret.wav", "/bucket/secret.wav", "audio/../../secret.wav", "a\\..\\..\\x"])
-def test_no_path_leaves_a_remote_folder(source, memory, path):
-    source.load()
-    set_cell(source.out / "pairs.parquet", "response_audio", 1, {"path": path})
-    upload(source.out, memory)
-    memory.pipe_file("/bucket/secret.wav", b"secret")
-    with pytest.raises(DataError, match=r"row 2, column 'response_audio': value .* leaves the folder memory://bucket"):
-        PairDataset.load(ADDRESS)
-
-
-def test_missing_files(source, memory):
-    with pytest.raises(DataError, match=r"memory://bucket/tones: not a pair dataset, it has no dataset\.yaml"):
-        PairDataset.load(ADDRESS)
-    source.load()
-    upload(source.out, memory)
-    dataset = PairDataset.load(ADDRESS)
-    (gone,) = memory.glob(f"/bucket/tones/audio/{dataset.fingerprints['000-1'][-1][:32]}*")
-    memory.rm(gone)
-    with pytest.raises(AudioError, match=r"^memory://bucket/tones/audio/.*: no such file"):
-        decode(dataset.pairs[1].response, 16_000)
-    with pytest.raises(DataError, match=r"pairs\.parquet, row 2, column 'response_audio': .*no such file in memory"):
-        PairDataset.load(ADDRESS)
-    memory.pipe_file("/bucket/tones/ratings.parquet", b"PAR1 and no more")
-    memory.pipe_file(gone, b"x")
-    with pytest.raises(DataError, match=r"memory://bucket/tones/ratings\.parquet: not readable as Parquet"):
-        PairDataset.load(ADDRESS)
+def test_a_dataset_whose_text_repeats(tmp_path):
+    ids = pd.DataFrame({"pair_id": [f"p{number}" for number in range(6_000)]})
+    pairs = ids.assign(group_id="g", response_audio=b"RIFF", situation="x" * 100_000)
+    ratings = ids.assign(rater_id="r", dimension="d", score=1.0)
+    write_dataset(tmp_path / "data", DatasetCard("a", (Dimension("d", 1, 5),), "a", "a"), pairs, ratings)
+    assert (tmp_path / "data/pairs.parquet").stat().st_size < 10 << 20
+    assert peak_growth("PairDataset.load(path)", tmp_path / "data") < MEMORY
 
 
 @pytest.mark.parametrize(
-    ("address", "message"),
+    ("make", "message"),
     [
-        ("nowhere://x/y", "nowhere://x/y: Protocol not known: nowhere; expected a local folder, hf://"),
-        ("ftp://me:hunter2@localhost:1/data?token=hunter2", r"^ftp://localhost:1/data\S*: cannot be reached \(Conn"),
-        ("zip://x::nowhere://hunter2@y", "Protocol not known: nowhere|not an address"),
+        (lambda: pa.table({"a": pa.array(["x" * (200 << 20)])}),
+         r"\d+ bytes that become \d+; expected at most 1000 times"),
+        (lambda: pa.table({"a": pa.nulls(17_000_000, pa.int8())}),
+         "17000000 rows of 1 columns; expected at most 16777216"),
     ],
-)
-def test_bad_addresses(address, message):
-    with pytest.raises(DataError, match=message) as caught:
-        PairDataset.load(address)
-    assert "hunter2" not in str(caught.value)
+)  # fmt: skip
+def test_files_that_would_fill_the_memory(tmp_path, make, message):
+    path = tmp_path / "a.parquet"
+    pq.write_table(make(), path, compression="zstd", use_dictionary=False)
+    assert path.stat().st_size < 100_000
+    with pytest.raises(DataError, match=rf"a\.parquet: not readable as Parquet \({message}"):
+        read_table(path)
 
 
-def test_no_secret_is_shown():
-    path = RemotePath("s3://key:hunter2@bucket/data?X-Amz-Signature=hunter2") / "pairs.parquet"
-    assert (str(path), repr(path)) == ("s3://bucket/data/pairs.parquet", "RemotePath('s3://bucket/data/pairs.parquet')")
-    assert path.name == "pairs.parquet"
-    assert pickle.loads(pickle.dumps(path)) == path
+def test_lists_that_would_fill_the_memory(tmp_path, monkeypatch):
+    pq.write_table(pa.table({"a": pa.array([[1] * 5_000])}), tmp_path / "a.parquet")
+    monkeypatch.setattr("empathy_judge.data_modules.storage.MAX_VALUES", 4_999)
+    with pytest.raises(pa.ArrowInvalid, match="5000 values in a row group; expected at most 4999"):
+        open_parquet(tmp_path / "a.parquet")
 
 
-def test_a_forked_process_reads_through_a_connection_of_its_own(source, memory):
-    source.load(embed_audio=True)
-    upload(source.out, memory)
-    pairs = PairDataset.load(ADDRESS).pairs
-    here = [audio_hash(pair.response) for pair in pairs]
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        assert pool.map(audio_hash, [pair.response for pair in pairs]) == here
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_many_columns_take_no_time(tmp_path, suffix):
+    """A check of every name against every other took minutes: 100,000 names are 5 billion pairs."""
+    names = [f"c{number}" for number in range(100_000 if suffix == ".csv" else 20_000)]
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".csv":
+        path.write_text(",".join(names) + "\n" + "," * (len(names) - 1) + "\n")
+    else:
+        pq.write_table(pa.table({name: [1] for name in names}), path)
+    start = time.process_time()
+    assert read_table(path).columns == tuple(names)
+    assert time.process_time() - start < 20
+    twice = [*names, names[0]]
+    (tmp_path / "twice.csv").write_text(",".join(twice) + "\n" + "," * len(names) + "\n")
+    with pytest.raises(DataError, match="column 'c0' stands twice in the header"):
+        read_table(tmp_path / "twice.csv")
+
+
+def test_a_long_cell_is_a_cell(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(f"pair_id,situation\na,{'x' * 200_000}\n")
+    assert [len(row["situation"]) for row in read_table(path).rows] == [200_000]
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("ms"), pa.timestamp("us"), pa.duration("ms")])
+def test_a_time_that_python_has_not_spoils_one_cell(tmp_path, kind):
+    times = pa.array([2**62 + 1, 0], pa.int64()).view(kind)
+    lists = pa.ListArray.from_arrays([0, 2, 2], times)
+    pq.write_table(pa.table({"pair_id": ["a", "b"], "time": times, "times": lists}), tmp_path / "a.parquet")
+    first, second = read_table(tmp_path / "a.parquet").rows
+    assert (first["pair_id"], second["pair_id"], second["times"]) == ("a", "b", [])
+    assert repr(first["time"]).startswith(f"<{kind} that cannot be represented: ")
+    assert first["times"][1] == second["time"]

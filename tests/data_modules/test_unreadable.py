@@ -80,13 +80,13 @@ def test_a_recording_in_another_format_is_named(tmp_path, data, name):
             load_clip(source)
         text = str(error.value)
         assert f": {name}, which cannot be read" in text
-        assert "; expected wav, flac, ogg, mp3, aiff, au: convert it, as with ffmpeg -i IN OUT.wav" in text
+        assert "convert it, as with ffmpeg" in text
         assert "Format not recognised" not in text
         assert error.value.kind == "not supported"
 
 
 def test_what_libsndfile_says_is_told():
-    with pytest.raises(AudioError, match=r"FLAC with 32 bits, which cannot be read \(File contains data in an unimpl"):
+    with pytest.raises(AudioError, match=r"FLAC with 32 bits.*\(File contains data in an unimpl"):
         load_clip(flac_of(32))
 
 
@@ -99,14 +99,14 @@ def test_what_libsndfile_says_is_told():
     ],
 )  # fmt: skip
 def test_what_is_no_recording_is_not_called_one(data):
-    with pytest.raises(AudioError, match=r"not a sound file; expected wav, flac, ogg, mp3, aiff, au$") as error:
+    with pytest.raises(AudioError, match=r"not a sound file; expected wav") as error:
         load_clip(data)
     assert error.value.kind == "not a sound file"
 
 
 def test_a_pointer_of_git_lfs_is_told_from_the_file():
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\nsize 12345\n".encode()
-    with pytest.raises(AudioError, match=r"a pointer of Git LFS, not a sound file; get the file itself: git lfs pull"):
+    with pytest.raises(AudioError, match=r"a pointer of Git LFS.*git lfs pull"):
         load_clip(pointer)
 
 
@@ -122,7 +122,7 @@ def test_sphere_is_read_whole_or_refused():
     np.testing.assert_array_equal(whole, np.arange(4_000, dtype=np.float32) / 32_768)
     np.testing.assert_array_equal(load_clip(b"ID3\3\0\0\0\0\0\0" + sphere_16(4_000, 4_000)).samples, whole)
     for count in (2_000, 3_999, 4_064, 8_512):
-        with pytest.raises(AudioError, match=f"declares 4000 samples and has room for {count}; expected one whole"):
+        with pytest.raises(AudioError, match=f"declares 4000 samples and has room for {count};"):
             load_clip(sphere_16(4_000, count))
 
 
@@ -130,14 +130,14 @@ def test_sphere_is_read_whole_or_refused():
 def test_formats_that_may_be_cut_unseen_are_named(kind):
     whole = encoded(np.sin(np.arange(8_000) / 20), 16_000, kind, "PCM_16")
     for data in (whole, whole[:9_000]):
-        with pytest.raises(AudioError, match=r"of which it cannot be told whether it is whole; expected wav.*ffmpeg"):
+        with pytest.raises(AudioError, match=r"cannot be told whether it is whole.*ffmpeg"):
             load_clip(data)
 
 
 def test_form_files_that_are_no_aiff_are_not_opened(monkeypatch):
     monkeypatch.setattr(soundfile, "SoundFile", None)
     for tag in (b"", b"ID3\x03\x00\x00\x00\x00\x00\x0a" + bytes(10)):
-        with pytest.raises(AudioError, match="a FORM file that is no AIFF, which cannot be read; expected wav"):
+        with pytest.raises(AudioError, match="a FORM file that is no AIFF"):
             load_clip(tag + b"FORM" + (4).to_bytes(4, "big") + b"8SVX")
 
 
@@ -158,5 +158,5 @@ def test_wave64_of_six_channels_is_read_as_what_it_is():
         np.testing.assert_allclose(load_clip(wave64(1, samples)).samples, values[::6], atol=1e-4)
     floats, bytes_of_mu_law = values.astype("<f4"), np.zeros(57_600, np.uint8)
     for subformat, samples, encoding in ((3, floats, "IEEE float"), (7, bytes_of_mu_law, "u-law")):
-        with pytest.raises(AudioError, match=f"Wave64 of {encoding} with more than two channels, which cannot be read"):
+        with pytest.raises(AudioError, match=f"Wave64 of {encoding} with more than two channels"):
             load_clip(wave64(subformat, samples))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import time
+
 import pytest
 import yaml
 from empathy_judge.data_modules.errors import DataError
+from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.yaml_files import check_yaml, read_yaml
 
 
@@ -49,3 +53,30 @@ def test_a_zero_byte_is_in_no_text(tmp_path):
         DataError, match=r"a\.yaml: not readable as YAML \(a text holds a zero byte, line 2, column 17\)"
     ):
         read_yaml(path)
+
+
+YAML = {
+    "bomb": ("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)), "more than 1000000 values"),
+    "itself": ("a: &a [*a]\n", "more than 1000000 values"),
+    "deep": ("a: " + "[" * 3_000 + "]" * 3_000, "nested too deep"),
+    "deep block": ("".join(f"{' ' * n}a:\n" for n in range(3_000)), "nested too deep"),
+    "twice": ("a: 1\nb: {c: 1, c: 2}\n", "key 'c' stands twice in a mapping, line 2, column 4"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", YAML)
+def test_yaml_that_is_more_than_it_looks(tmp_path, name):
+    text, message = YAML[name]
+    (tmp_path / "dataset.yaml").write_text(text)
+    with pytest.raises(DataError, match=rf"dataset\.yaml: not readable as YAML \({message}"):
+        PairDataset.load(tmp_path)
+
+
+def test_many_keys_take_no_time(tmp_path):
+    """Counting each key among all took minutes."""
+    values = {f"k{number}": number for number in range(8_000)}
+    (tmp_path / "a.yaml").write_text(json.dumps(values))
+    start = time.process_time()
+    assert read_yaml(tmp_path / "a.yaml") == values
+    assert time.process_time() - start < 12

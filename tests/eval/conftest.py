@@ -15,14 +15,22 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.data_modules import prosody
-from empathy_judge.data_modules.audio import AudioSource, Clip, decode
+from empathy_judge.data_modules.audio import AudioSource, Clip, decode, probe
 from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
+from empathy_judge.data_modules.overview import inspect_dataset
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
+from empathy_judge.data_modules.writing import write_dataset, write_splits
 from empathy_judge.eval.checks import CHECKS
-from empathy_judge.eval.judges import ABSTAINED, INTERVAL_COLUMNS, score_table
+from empathy_judge.eval.evaluate import Results, evaluate
+from empathy_judge.eval.inspection import inspection_facts
+from empathy_judge.eval.judges import INTERVAL_COLUMNS, score_table
+from empathy_judge.eval.pages.inspection import write_inspection_page
 from empathy_judge.eval.report.dimension import CheckReport
 from empathy_judge.eval.statistics.agreement import Statistic
+from empathy_judge.models.score_table import ABSTAINED
 from rich.console import Console
+
+from ..conftest import encoded, tone
 
 RATE = 8000
 HOSTILE = "<script>alert('1')</script><img src=x onerror=alert(2)>\"&$x_{$"
@@ -187,24 +195,24 @@ def spoken_pairs() -> tuple[Pair, ...]:
         context, asked = said(voice)
         for member in range(3):
             response, answered = said(voice)
-            heard, texts = (Turn("user", context),), {"context_text": asked, "response_text": answered}
-            found.append(Pair(f"pair-{group}-{member}", response, heard, None, f"group-{group}", **texts))
+            turns, texts = (Turn("user", context),), {"context_text": asked, "response_text": answered}
+            found.append(Pair(f"pair-{group}-{member}", response, turns, None, f"group-{group}", **texts))
     return tuple(found)
 
 
 @cache
-def _heard(samples: bytes) -> prosody.Prosody:
+def _prosody(samples: bytes) -> prosody.Prosody:
     return prosody.summarise(prosody.track(np.frombuffer(samples, np.float32)))
 
 
-def heard(source: AudioSource) -> prosody.Prosody:
+def prosody_of(source: AudioSource) -> prosody.Prosody:
     """Its prosody, measured once for each sound."""
-    return _heard(decode(source, prosody.RATE).tobytes())
+    return _prosody(decode(source, prosody.RATE).tobytes())
 
 
 def pitch_range(source: AudioSource) -> float:
     """In semitones; 0 without a pitch, and at most 12."""
-    return min(float(np.nan_to_num(heard(source).pitch_range)), 12.0)
+    return min(float(np.nan_to_num(prosody_of(source).pitch_range)), 12.0)
 
 
 def printed_at(width: int, views: Iterable[Any]) -> str:
@@ -302,3 +310,85 @@ def make_dataset() -> Callable[..., PairDataset]:
         return replace(dataset, card=replace(dataset.card, name="tones", synthetic=synthetic))
 
     return make
+
+
+def long_is_good(noise: float, sign: int = 1) -> MeasureJudge:
+    """Scores the duration of the response, with noise."""
+    rng = np.random.default_rng(1)
+    return MeasureJudge(lambda pair: sign * (probe(pair.response).seconds * 20 + noise * rng.normal()), "long is good")
+
+
+EMPATHY = Dimension("empathy", 1, 5, 1)
+
+
+PAIRS, GROUPS, RATERS = 30, 6, 4
+
+
+def pair_rows(context: bool = True) -> list[dict[str, Any]]:
+    """Pairs with different responses, in groups that share a context."""
+    return [
+        {
+            "pair_id": f"pair-{number:02d}",
+            "group_id": f"group-{number % GROUPS}",
+            "system_id": f"system-{number % 2}",
+            "response_audio": encoded(tone(0.2 + number / 100, 300 + 10 * number, 0.4)),
+            **({"context_audio": encoded(tone(0.2, 150 + number % GROUPS, 0.4))} if context else {}),
+        }
+        for number in range(PAIRS)
+    ]
+
+
+def rating_rows(dimensions: tuple[Dimension, ...] = (EMPATHY,), raters: int = RATERS) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    rows = []
+    for dimension in dimensions:
+        for number in range(PAIRS):
+            for rater in range(raters):
+                share = np.clip((number % 5) / 4 + rng.normal(0, 0.25), 0, 1)
+                steps = (dimension.maximum - dimension.minimum) / (dimension.step or 1e-6)
+                score = dimension.minimum + round(share * steps) * (dimension.step or 1e-6)
+                rows.append((f"pair-{number:02d}", f"rater-{rater}", dimension.name, min(score, dimension.maximum)))
+    return pd.DataFrame(rows, columns=["pair_id", "rater_id", "dimension", "score"])
+
+
+Inspected = Callable[..., Page]
+
+
+@pytest.fixture
+def inspected(tmp_path) -> Inspected:
+    """Writes a dataset, inspects it, and reads the page back."""
+
+    def inspect(
+        pairs: list[dict[str, Any]] | None = None,
+        ratings: pd.DataFrame | None = None,
+        preferences: pd.DataFrame | None = None,
+        dimensions: tuple[Dimension, ...] = (EMPATHY,),
+        splits: list[str | None] | None = None,
+        **card: Any,
+    ) -> Page:
+        data = tmp_path / "data"
+        written = DatasetCard(
+            **{"name": "tones", "source": "a test", "licence": "CC0-1.0", **card, "dimensions": dimensions}
+        )
+        frame = pd.DataFrame(pair_rows() if pairs is None else pairs, dtype=object)
+        write_dataset(data, written, frame, rating_rows(dimensions) if ratings is None else ratings, preferences)
+        if splits is not None:
+            write_splits(data, splits)
+        return write_page(data, tmp_path / "page")
+
+    return inspect
+
+
+def write_page(data: Path, out: Path) -> Page:
+    dataset = PairDataset.load(data)
+    write_inspection_page(dataset, inspect_dataset(PairDataset.load(data)), inspection_facts(dataset), out)
+    return Page((out / "index.html").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def two_dimensions(make_dataset, make_tone_judge) -> Results:
+    """A judge of two dimensions, with four listening checks."""
+    dimensions = ("empathy", "warmth")
+    data = make_dataset(noise=0.4, dimensions=dimensions)
+    checks = ("response_only", "gain", "low_pass", "flat_prosody")
+    return evaluate(make_tone_judge(0.4, dimensions), data, split="test", checks=checks, resamples=50)

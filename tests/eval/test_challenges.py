@@ -50,7 +50,7 @@ def test_the_interval_is_that_of_groups_drawn_again():
     found = challenges.grouped_score(right, groups, resamples=300, seed=4)
     names = np.unique(groups)
     scores = []
-    for drawn in Resamples.draw(groups, 300, seed=4).counts:
+    for drawn in Resamples.sample(groups, 300, seed=4).counts:
         above = below = 0
         for name, times in zip(names, drawn, strict=True):
             own = right[groups == name]

@@ -7,20 +7,16 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 import soundfile
-from empathy_judge import scorer as scorer_module
-from empathy_judge.cli import main
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.eval import explain as explaining
 from empathy_judge.eval.explain import explain, noise_floor
-from empathy_judge.eval.judges import trained as trained_module
 from empathy_judge.scorer import Scorer
 
-from ..conftest import failed, output_of
+from ..conftest import output_of
 from .conftest import Page
 
 RATE = 16_000
@@ -120,26 +116,3 @@ def test_command_prints_json_and_writes_a_page(judge_folder, speech, tmp_path, c
     assert [float(own["data-start"]) for own in page.all("button")] == [own["start"] for own in named]
     assert not {"link", "img", "iframe"} & set(page.tags)
     assert output_of(capsys, *words).startswith("response, empathy ")
-
-
-def test_a_report_links_to_what_explains_its_largest_disagreements(
-    judge_folder, dataset_folder, tmp_path, capsys, monkeypatch
-):
-    loaded = []
-    for module in (scorer_module, trained_module):
-        load = module.load_to_score
-        monkeypatch.setattr(module, "load_to_score", lambda *own, load=load: loaded.append(own) or load(*own))
-    words = ["evaluate", str(judge_folder), "--data", str(dataset_folder), "--split", "validation", "--checks", "none"]
-    out = tmp_path / "report"
-    assert main([*words, "--resamples", "5", "--device", "cpu", "--explain", "--out", str(out)]) == 0
-    assert len(loaded) == 1
-    items = pd.read_csv(out / "items.csv")
-    linked = [own["href"] for own in Page((out / "index.html").read_text()).all("a") if "explanations" in own["href"]]
-    assert set(linked) == set(items["explanation"])
-    assert len(linked) == len(items) == 2 * items["pair_id"].nunique()  # few enough that all are listed
-    page = Page((out / items["explanation"][0]).read_text())
-    assert len(page.all("audio")) == 2
-    assert len(list((out / "explanations").glob("*.html"))) == items["pair_id"].nunique()
-    capsys.readouterr()
-    line = failed(capsys, "evaluate", "constant", *words[2:], "--explain", "--out", str(tmp_path / "other"))
-    assert "--explain with judge constant; expected the folder of a judge or of a run" in line

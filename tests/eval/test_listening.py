@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from empathy_judge.eval.checks import CHECKS
-from empathy_judge.eval.listening import Listening, listening_sentence, voice_and_words
+from empathy_judge.eval.listening import Listening, check_view, listening_sentence, voice_and_words
 from empathy_judge.eval.report.dimension import CheckReport
 from empathy_judge.eval.statistics.bootstrap import Resamples
 
@@ -44,14 +44,14 @@ HEARS_BOTH = {"response_only": 0.4, "context_swapped": 0.5, "silent": None, "fla
         ({"flat_prosody": 0.01, "low_pass": 0.6}, "words_only", "warn"),
         ({"flat_prosody": 0.01, "low_pass": 0.15}, "words_only", "warn"),
         ({"flat_prosody": -0.02, "low_pass": 0.01}, "timing_only", "warn"),
-        ({"flat_prosody": 0.01, "low_pass": 0.08}, "context_heard", "warn"),  # by words or not: unclear
+        ({"flat_prosody": 0.01, "low_pass": 0.08}, "uses_context", "warn"),  # by words or not: unclear
         ({"flat_prosody": 0.01, "low_pass": 0.08, "context_swapped": 0.01}, "response_only", "warn"),
         ({"silent": 0.0}, "durations_only", "warn"),
         ({"silent": 0.3}, "durations_only", "warn"),  # 0.5 of 0.8 is left
         ({"silent": 0.6}, "listens", "good"),
         ({"context_only": 0.01}, "context_only", "warn"),
         ({"context_only": 0.5}, "listens", "good"),
-        ({"resynthesis": 0.44}, "context_heard", "none"),
+        ({"resynthesis": 0.44}, "uses_context", "none"),
         ({"resynthesis": 0.2}, "listens", "good"),
     ],
 )
@@ -80,8 +80,8 @@ def test_the_sentence_names_its_evidence():
 @pytest.mark.parametrize(
     ("wide", "kind"),
     [
-        (("context_swapped",), "voice_heard"),
-        (("flat_prosody",), "context_heard"),
+        (("context_swapped",), "uses_voice"),
+        (("flat_prosody",), "uses_context"),
         (("context_swapped", "flat_prosody"), "inconclusive"),
     ],
 )
@@ -115,7 +115,7 @@ def test_checks_that_were_not_run():
         "Undecided whether it listens: no check changed the context, and no check flattened the voice.",
     )
     assert sentence(response_only=0.4, monotone=0.3).kind == "listens"
-    assert sentence(response_only=0.4, monotone=0.3, resynthesis=0.3).kind == "context_heard"
+    assert sentence(response_only=0.4, monotone=0.3, resynthesis=0.3).kind == "uses_context"
     assert sentence(response_only=0.4, loudness=0.3, resynthesis=0.3).kind == "listens"
 
 
@@ -124,7 +124,7 @@ def test_a_weak_judge_must_lose_half_not_a_tenth():
     narrow = {"context_swapped": 0.02, "flat_prosody": 0.02}
     assert sentence(0.12, narrow, context_swapped=0.08, flat_prosody=0.08).kind == "listens"
     found = sentence(0.12, {"context_swapped": 0.02, "flat_prosody": 0.06}, context_swapped=0.08, flat_prosody=0.03)
-    assert found.kind == "context_heard"
+    assert found.kind == "uses_context"
 
 
 # ---------------------------------------------------------------- voice and words
@@ -134,7 +134,7 @@ N = 4000
 
 
 def resamples_of(n: int, groups: int | None = None, count: int = 200) -> Resamples:
-    return Resamples.draw([str(number % (groups or n)) for number in range(n)], count, seed=0)
+    return Resamples.sample([str(number % (groups or n)) for number in range(n)], count, seed=0)
 
 
 def parts(seed: int = 0, n: int = N) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -211,3 +211,37 @@ def test_what_is_undefined_says_why():
     for n in range(4):
         empty = np.arange(float(n))
         assert voice_and_words(empty, empty, empty, resamples_of(n))["index"].value is None
+
+
+@pytest.mark.parametrize(
+    ("name", "left", "drop", "mark"),
+    [
+        ("response_only", statistic(0.40, 0.30, 0.50), statistic(0.40, 0.30, 0.50), "drops"),
+        ("response_only", statistic(0.78, 0.70, 0.85), statistic(0.02, -0.02, 0.06), "no clear drop"),
+        ("context_swapped", statistic(0.74, 0.68, 0.80), statistic(0.06, 0.03, 0.09), "small drop"),
+        ("context_swapped", statistic(0.85, 0.80, 0.90), statistic(-0.05, -0.09, -0.01), "no clear drop"),
+        ("silent", statistic(0.05, -0.10, 0.20), statistic(0.75, 0.60, 0.90), "drops"),
+        ("silent", statistic(0.40, 0.30, 0.50), statistic(0.40, 0.30, 0.50), "not all of it"),
+        ("response_only", statistic(0.40, None, None), statistic(0.40, None, None), "no interval"),
+        ("response_swapped", statistic(0.46, 0.10, 0.80), statistic(0.34, -0.06, 0.74), "not clear"),
+        ("low_pass", statistic(0.78, 0.70, 0.85), statistic(0.02, -0.02, 0.06), "stays"),
+        ("low_pass", statistic(0.72, 0.60, 0.85), statistic(0.08, -0.02, 0.18), "not clear"),
+        ("low_pass", statistic(0.40, 0.30, 0.50), statistic(0.40, 0.30, 0.50), "drops"),
+    ],
+)
+def test_the_verdict_on_a_listening_check(name, left, drop, mark):
+    check = check_of(name, left, drop)
+    view = check_view(name, check, statistic(0.8, 0.75, 0.85))
+    assert view.mark == mark
+    assert f"{left.value:.2f}" in view.text
+    assert "Scores move by 0.50 rating points on average, 62 % of their standard deviation;" in view.text
+    assert "95 % of them by no more than 1.20." in view.text
+
+
+@pytest.mark.parametrize(("p95", "mark", "tone"), [(0.19, "stays", "good"), (0.21, "moves", "warn")])
+def test_scores_that_must_stay_are_held_against_their_tolerance(p95, mark, tone):
+    """Of a standard deviation of 0.8 points, a quarter: 0.2 points."""
+    check = check_of("gain", statistic(0.8, 0.7, 0.9), statistic(0.0, -0.1, 0.1), p95=p95)
+    view = check_view("gain", check, statistic(0.8, 0.75, 0.85))
+    assert (view.mark, view.tone) == (mark, tone)
+    assert f"move by no more than {p95 / 0.8:.0%} of their".replace("%", " %") in view.text

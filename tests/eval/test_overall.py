@@ -12,7 +12,6 @@ import pytest
 from empathy_judge.cli import main
 from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.frame import read_frame
-from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.views import agreement_views
 from scipy.stats import spearmanr
 
@@ -177,17 +176,6 @@ def test_one_dimension_or_no_judge_has_nothing_over_all_and_a_constant_judge_no_
     assert found.judges[-1].cluster is None
     assert found.text[-1] == "bad has no rank: the judge scores are constant."
     json.dumps(found.as_json(), allow_nan=False)
-
-
-def test_draws_within_strata():
-    strata, groups = ["b", "a", "a", "b", "b", "a"], ["g", "g", "h", "g", "i", "k"]
-    drawn = Resamples.draw(groups, 200, 0, strata=strata)
-    assert drawn.codes.tolist() == [3, 0, 1, 3, 4, 2]  # g of a and g of b are two groups
-    assert (drawn.counts[:, :3].sum(axis=1) == 3).all()
-    assert (drawn.counts[:, 3:].sum(axis=1) == 2).all()
-    assert abs(np.corrcoef(drawn.counts[:, 0], drawn.counts[:, 3])[0, 1]) < 0.2
-    one = Resamples.draw(groups, 20, 0, strata=["a"] * 6)
-    np.testing.assert_array_equal(one.counts, Resamples.draw(groups, 20, 0).counts)
 
 
 # ---------------------------------------------------------------- the command

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.cli import main
-from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.frame import COLUMNS, Frame
-from empathy_judge.eval.plan import assumed_pilot, make_plan, pilot_from, save_plan
+from empathy_judge.eval.plan import assumed_pilot, make_plan, pilot_from
 from empathy_judge.eval.report.base import read_report
 from empathy_judge.eval.report.others import PlanReport
 from empathy_judge.eval.statistics.agreement import spearman
-from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.planning import (
-    components,
-    design_effect,
-    influence,
     standard_error,
     standard_error_of_difference,
 )
-from empathy_judge.eval.statistics.reliability import average_single_reliability, measure
 from scipy import stats
 
 from ..conftest import output_of, real_data
@@ -80,72 +72,6 @@ def test_a_pilot_foretells_a_larger_set(replicas):
     between = np.mean([pilot.between for pilot in pilots])
     error = standard_error_of_difference(good, bad, between, 240, effect)
     assert error == pytest.approx((replicas[:, 1] - replicas[:, 2]).std(), rel=0.15)
-
-
-def test_variance_components_are_found_in_a_sparse_design():
-    rng = np.random.default_rng(0)
-    found = []
-    for _ in range(30):
-        groups = np.repeat(np.arange(80), 4)
-        truth = rng.normal(0, 0.8, 80)[groups] + rng.normal(0, 0.6, 320)
-        items = np.repeat(np.arange(320), 3)
-        raters = np.concatenate([rng.choice(12, 3, replace=False) for _ in range(320)])
-        scores = truth[items] + rng.normal(0, 0.5, 12)[raters] + rng.normal(0, 0.7, 960)
-        table = RatingTable(items, raters, scores, 320, tuple(f"r{one}" for one in range(12)))
-        found.append(components(table, [f"g{one}" for one in groups]))
-    assert np.mean(found, axis=0) == pytest.approx([0.64, 0.36, 0.25, 0.49], rel=0.12)
-    alone = components(table, [str(one) for one in range(320)])
-    assert alone.group == 0
-    assert alone.item == pytest.approx(found[-1].group + found[-1].item)
-
-
-def test_influence_is_what_leaving_an_item_out_changes():
-    rng = np.random.default_rng(1)
-    human = rng.normal(size=400)
-    score = human + rng.normal(size=400)
-    own = influence(score, human) * 12
-    # Jackknife pseudo-values; the influence is taken before standardising, so that r itself is a part of it
-    left = [spearman(np.delete(score, item), np.delete(human, item)) for item in range(400)]
-    jackknife = 399 * (spearman(score, human) - np.array(left))
-    assert np.corrcoef(own, jackknife)[0, 1] > 0.99
-    assert own.std() / math.sqrt(400) == pytest.approx(standard_error(spearman(score, human), 400), rel=0.1)
-
-
-def test_systems_that_stand_in_every_group_are_no_error():
-    rng = np.random.default_rng(2)
-    systems, groups = np.tile(np.arange(8), 30), np.repeat(np.arange(30), 8)
-    quality = rng.normal(0, 2, 8)[systems]
-    human, score = quality + rng.normal(size=240), quality + rng.normal(0, 2, 240)
-    assert design_effect(score, human, groups.astype(str)) == pytest.approx(1, abs=0.15)
-    assert design_effect(score, human, groups.astype(str), systems.astype(str)) < 0.75
-    assert math.isnan(design_effect(np.ones(240), human, groups.astype(str)))
-
-
-def test_the_reliability_of_an_average_dimension():
-    rng = np.random.default_rng(3)
-    tables = []
-    for noise in (0.5, 1.0, 2.0):
-        scores = rng.normal(size=(1500, 1)) + rng.normal(0, noise, (1500, 3))
-        items, raters = np.divmod(np.arange(4500), 3)
-        tables.append(RatingTable(items, raters, scores.ravel(), 1500, ("a", "b", "c")))
-    draws = Resamples.draw([str(one) for one in range(1500)], 50, 0)
-    panels = [(measure(table, draws, 0), table) for table in tables]
-    alone = [average_single_reliability([one]).value for one in panels]
-    assert alone == pytest.approx([0.78, 0.48, 0.19], abs=0.04)
-    together = average_single_reliability(panels)
-    assert together.value == pytest.approx(np.mean(alone), abs=0.02)
-    assert together.low < together.value < together.high
-
-
-def test_a_draw_in_which_no_dimension_is_defined_is_no_warning(recwarn):
-    """As happens with three items."""
-    rng = np.random.default_rng(0)
-    items, raters = np.divmod(np.arange(9), 3)
-    table = RatingTable(items, raters, (items + rng.normal(0, 0.3, 9)).round(1), 3, ("a", "b", "c"))
-    own = measure(table, Resamples.draw(["0", "1", "2"], 50, 0), 0)
-    assert np.isnan(own.split_half.draws).any()
-    average_single_reliability([(own, table)] * 2)
-    assert not recwarn.list
 
 
 def test_the_order_of_dimensions_is_no_matter():
@@ -235,25 +161,6 @@ def test_what_cannot_be_planned_is_said_in_a_line(words, message, tmp_path, caps
     table.write_text("item,annotator,dimension,score\na,ann,d,1\nb,ann,d,2\nc,ann,d,3\n")
     assert main([word.format(table=table) for word in words.split()]) == 2
     assert message.format(table=table) in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("file", ["plan.csv", "plan.json", "plan.png"])
-def test_on_a_full_disk_all_earlier_files_stay(file, tmp_path, monkeypatch):
-    save_plan(make_plan(assumed_pilot({"item": 1, "residual": 1}), raters=[2]), tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.glob("plan.*")}
-    assert set(before) == {"plan.csv", "plan.json", "plan.png"}
-    write = Path.write_bytes
-
-    def full(path: Path, content: bytes) -> int:
-        if path.name != file:
-            return write(path, content)
-        write(path, content[:10])
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match=rf"No space left on device: .*{file}"):
-        save_plan(make_plan(assumed_pilot({"item": 1, "residual": 2}), raters=[2]), tmp_path)
-    assert {path.name: path.read_bytes() for path in tmp_path.glob("plan.*")} == before
 
 
 def test_the_quantiles_are_those_of_a_two_sided_test():

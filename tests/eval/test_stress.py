@@ -185,7 +185,7 @@ def test_what_is_not_possible_is_said(scorer, dataset_folder):
         stress(scorer, data, checks=["laughter"])
     with (
         mock.patch.object(scorer, "assess_pairs", return_value=iter([AudioError("gone")] * 3)),
-        pytest.raises(DataError, match="none of 3 pairs can be heard"),
+        pytest.raises(DataError, match="none of 3 pairs can be scored"),
     ):
         stress(scorer, data)
     with (

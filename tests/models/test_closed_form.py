@@ -224,7 +224,7 @@ def test_a_dimension_that_two_groups_rated_is_fitted_as_without_ranks():
 def test_agreement_is_that_of_ridge_without_each_fold(monkeypatch):
     monkeypatch.setattr(closed_form, "PENALTIES", np.array([0.3]))
     data = portion(dimensions=1)
-    block_scale = closed_form._reach(data.features, BLOCKS)
+    block_scale = closed_form._block_scale(data.features, BLOCKS)
     scaled, expected = data.features * block_scale, []
     for kept, out in GroupKFold(5, shuffle=True, random_state=0).split(scaled, groups=data.groups):
         ridge = Ridge(alpha=0.3 * len(kept) / 90).fit(scaled[kept], data.targets[kept, 0])  # for so many pairs

@@ -172,7 +172,7 @@ EXPECTED: dict[PoolingName, list[list[float]]] = {
 def test_padding_does_not_count(name, padding):
     hidden = HIDDEN.clone()
     hidden[REAL == 0] = padding
-    pooled = build_pooling(name, 2, 1)(hidden, REAL, RESPONSE)
+    pooled = build_pooling(name, 2)(hidden, REAL, RESPONSE)
     torch.testing.assert_close(pooled, torch.tensor(EXPECTED[name]))
 
 
@@ -181,14 +181,14 @@ def test_padding_gets_no_gradient(name):
     hidden = HIDDEN.clone()
     hidden[REAL == 0] = float("nan")
     hidden.requires_grad_()
-    build_pooling(name, 2, 1)(hidden, REAL, RESPONSE).sum().backward()
+    build_pooling(name, 2)(hidden, REAL, RESPONSE).sum().backward()
     assert (hidden.grad[REAL == 0] == 0).all()
     assert hidden.grad.isfinite().all()
     assert hidden.grad.sum() == 4  # each of two rows and two columns passes on its whole gradient
 
 
 def test_attention_weighs_tokens_by_a_softmax():
-    pooling = build_pooling("attention", 2, 1)
+    pooling = build_pooling("attention", 2)
     with torch.no_grad():
         pooling.score.weight.copy_(torch.tensor([[math.log(2), 0.0]]))
     pooled = pooling(HIDDEN, REAL, RESPONSE)

@@ -14,7 +14,7 @@ from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import LoraSettings
 from peft.tuners.lora import LoraLayer
 
-POOLINGS = ("last_token", "response_mean", "attention", "layer_mix")
+POOLINGS = ("last_token", "response_mean", "attention")
 
 
 @pytest.fixture(scope="module")

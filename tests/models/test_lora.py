@@ -201,7 +201,7 @@ def test_under_autocast_an_adapter_reads_the_states_that_are_there(method, make_
     for own in (True, False):
         if not own:
             for module in layers:
-                del module._cast_input_dtype
+                module.cast_input_dtype_enabled = True
         read = []
         hook = layer.lora_A["default"].register_forward_pre_hook(lambda _, args, read=read: read.append(args[0].dtype))
         x = states.clone().requires_grad_(True)

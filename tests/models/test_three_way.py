@@ -25,7 +25,7 @@ from empathy_judge.models.three_way import (
     MAX_ERRORS,
     Preference,
     PreferenceModel,
-    beside_one_rater,
+    against_one_rater,
     comparisons,
     decided_above,
     fit_three_way,
@@ -115,7 +115,7 @@ def test_a_verdict_is_given_or_not():
 def test_the_people_s_verdict_is_that_of_most_and_of_the_others():
     counts = np.array([(2, 1, 0), (1, 2, 0), (1, 1, 0), (1, 0, 2), (1, 1, 1), (1, 0, 0), (0, 0, 1), (2, 0, 2)])
     assert verdict_of(counts).tolist() == [0, 1, 2, 2, 2, 0, 2, 0]
-    judge, rater = beside_one_rater(np.array([0, 0, 2, 2, 1, 0, 0, 0]), counts)
+    judge, rater = against_one_rater(np.array([0, 0, 2, 2, 1, 0, 0, 0]), counts)
     # of 2, 1, 0 the others of a rater are 1, 1, 0 twice, and 2, 0, 0, as the judge says
     assert judge == pytest.approx([1 / 3, 0, 0, 1 / 3, 1 / 3, np.nan, np.nan, 1 / 2], nan_ok=True)
     assert rater == pytest.approx([0, 0, 0, 0, 1 / 3, np.nan, np.nan, 0], nan_ok=True)

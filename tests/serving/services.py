@@ -24,6 +24,8 @@ from empathy_judge.serving.settings import ServiceSettings
 
 from ..conftest import encoded, until
 
+PART = b'--b\r\nContent-Disposition: form-data; name="response"\r\n\r\n'
+"""The head of a form with the boundary b."""
 RATE = 16_000
 MAX_SECONDS = 10.0
 
@@ -103,6 +105,16 @@ class InProcess:
         """Posts a form of responses."""
         files = [("response", ("r.wav", clip)) for clip in clips] + [("context", ("c.wav", clip)) for clip in context]
         return self("POST", path, files=files, data=fields)
+
+
+def reward(service: InProcess, *clips: bytes, **fields: Any) -> Any:
+    """Asks for rewards."""
+    return service.score(*clips, path="/v1/reward", **fields)
+
+
+def numbers(answer: Any) -> list[float | None]:
+    """The rewards in an answer."""
+    return [own["reward"] for own in answer.json()["rewards"]]
 
 
 class InThreads:
@@ -198,6 +210,11 @@ def get(service: Live, path: str) -> httpx.Response:
     """Asks for a page."""
     with httpx.Client(verify=False, trust_env=False, timeout=30) as client:
         return client.get(service.url + path)
+
+
+def metric(service: Live, line: str) -> float:
+    """The value of a line of `/metrics` of a service on a socket."""
+    return counter(lambda _, path: get(service, path), line)
 
 
 def error_of(answer: Any) -> tuple[int, str, str]:

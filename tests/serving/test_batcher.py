@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from unittest import mock
 
@@ -11,33 +10,25 @@ import pytest
 import torch
 from empathy_judge.audio_inputs import make_pair
 from empathy_judge.data_modules.audio import Clip
-from empathy_judge.serving.batcher import Batcher, Full, QueuedPair
+from empathy_judge.serving.batcher import Batcher, Full, QueuedPair, work_of
 
 from ..conftest import until
 from .services import RATE, FakeScorer
 
 CLIP = Clip(np.full(RATE, 0.5, np.float32), RATE)
-LONG = "word " * 300
 
 
-def jobs(names: str, situation: str | None = None, windows: int = 1, seconds: float = 1.0) -> list[QueuedPair]:
+def jobs(names: str, work: int = 1, seconds: float = 10.0) -> list[QueuedPair]:
     """A pair of nothing much for each letter."""
-    return [QueuedPair(make_pair(name, None, CLIP, situation), 0.9, windows, seconds) for name in names]
+    return [QueuedPair(make_pair(name, None, CLIP), 0.9, work, seconds) for name in names]
 
 
 @pytest.fixture
-def sizes() -> list[int]:
-    """How many pairs were scored at a time: nothing yet."""
-    return []
-
-
-@pytest.fixture
-def batcher(scorer, sizes) -> Iterator[Batcher]:
-    """One with room for twelve pairs, which waits for ever for those who are coming."""
-    batcher = Batcher(scorer, 12, 1000.0, lambda pairs, seconds: sizes.append(pairs), pytest.fail)  # type: ignore[arg-type]
+def batcher(scorer) -> Iterator[Batcher]:
+    """One with room for twelve pairs."""
+    batcher = Batcher(scorer, 12, lambda pairs, seconds: None, pytest.fail)  # type: ignore[arg-type]
     yield batcher
     scorer.open.set()
-    batcher.announce(-batcher._coming)
     batcher.close()
 
 
@@ -61,52 +52,22 @@ def order(scorer: FakeScorer) -> list[str]:
     return ["".join(pair.pair_id for pair in some) for some, _ in scorer.batches]
 
 
-def test_who_is_alone_does_not_wait(batcher):
-    begun = time.monotonic()
+def test_what_comes_while_the_judge_is_free_is_scored_at_once(batcher):
     (job,) = submitted(batcher, jobs("a"))
-    found = job.future.result(10)
-    assert getattr(found, "points", None) == {"empathy": 3.0}
-    assert time.monotonic() - begun < 5  # of 1000
+    assert getattr(job.future.result(10), "points", None) == {"empathy": 3.0}
     assert (job.batch, job.waited < 5) == (1, True)
 
 
 def test_who_is_told_that_a_gpu_is_lost(scorer, monkeypatch):
     """Not of any other error, nor where it lacks memory alone."""
     lost: list[Exception] = []
-    batcher = Batcher(scorer, 12, 0.0, lambda pairs, seconds: None, lost.append)  # type: ignore[arg-type]
+    batcher = Batcher(scorer, 12, lambda pairs, seconds: None, lost.append)  # type: ignore[arg-type]
     errors = [ValueError("x"), torch.OutOfMemoryError("CUDA out of memory."), torch.AcceleratorError("CUDA error: x")]
     for error in errors:
         monkeypatch.setattr(scorer, "assess_pairs", mock.Mock(side_effect=error))
         (job,) = submitted(batcher, jobs("a"))
         assert job.future.exception(10) is error
     assert lost == errors[2:]
-    batcher.close()
-
-
-def test_those_who_are_coming_are_waited_for(batcher, sizes):
-    batcher.announce(2)
-    (first,) = submitted(batcher, jobs("a"))
-    batcher.announce(-1)
-    (second,) = submitted(batcher, jobs("b"))
-    time.sleep(0.05)
-    assert not first.future.done()
-    batcher.announce(-1)  # the last one gave up
-    assert all(job.future.result(10) for job in (first, second))
-    until(lambda: sizes == [2])
-
-
-def test_nobody_is_waited_for_when_the_batch_is_full(batcher, sizes):
-    batcher.announce(1)
-    assert all(job.future.result(10) for job in submitted(batcher, jobs("abcd")))
-    until(lambda: sizes == [4])
-
-
-def test_waiting_ends(scorer):
-    batcher = Batcher(scorer, 6, 0.02, lambda pairs, seconds: None, pytest.fail)  # type: ignore[arg-type]
-    batcher.announce(1)
-    (job,) = submitted(batcher, jobs("a"))
-    assert job.future.result(10)
-    assert job.waited >= 0.02
     batcher.close()
 
 
@@ -127,51 +88,53 @@ def test_what_was_dropped_is_never_begun_and_its_place_is_free(batcher, scorer):
     assert order(scorer) == ["1", "ghij", "klz"]
 
 
-def test_who_came_first_is_scored_first_and_those_with_long_texts_or_much_audio_alone(batcher, scorer):
-    held_up(batcher, scorer)
-    batcher.submit(jobs("uv"))
-    batcher.submit([*jobs("ab", situation=LONG), *jobs("w"), *jobs("c", seconds=61)])
-    last = submitted(batcher, jobs("xyz"))
-    scorer.open.set()
-    batcher.close()
-    assert all(job.future.result(10) for job in last)
-    assert order(scorer) == ["1", "uvwx", "a", "b", "c", "yz"]
-
-
 def test_closing_scores_what_waits(batcher, scorer):
     first = held_up(batcher, scorer)
-    batcher.announce(1)
     waiting = submitted(batcher, jobs("abcde"))
     scorer.open.set()
     batcher.close()
     assert all(job.future.done() and job.future.result() for job in (first, *waiting))
 
 
-def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer):
-    batcher = Batcher(scorer, 100, 0.0, lambda pairs, seconds: None, pytest.fail, patience=30.0)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("windows", "situation", "work"), [(1, "", 1), (6, "x" * 999, 6), (1, "x" * 1000, 2), (5, "\N{BOUQUET}" * 750, 20)]
+)
+def test_work_is_windows_each_with_the_whole_text(windows, situation, work):
+    assert work_of(windows, situation) == work
+
+
+@pytest.mark.parametrize(("seconds", "situation", "cost"), [(2, "", 5), (90, "", 90), (90, "x" * 1000, 180)])
+def test_a_pair_costs_what_is_read_for_it_and_never_less_than_a_few_seconds(seconds, situation, cost):
+    assert QueuedPair(make_pair("a", None, CLIP, situation), 0.9, seconds=seconds).cost == cost
+
+
+def test_who_came_first_is_scored_first_and_those_with_long_texts_or_much_audio_alone(batcher, scorer):
     held_up(batcher, scorer)
-    submitted(batcher, jobs("abcde"))  # and one is being scored
-    batcher._short.seconds = 5.0
+    batcher.submit(jobs("uv"))
+    text = QueuedPair(make_pair("a", None, CLIP, "x" * 1000), 0.9)
+    batcher.submit([text, *jobs("w"), *jobs("c", seconds=61.0)])
+    last = submitted(batcher, jobs("xyz"))
+    scorer.open.set()
+    batcher.close()
+    assert all(job.future.result(10) for job in last)
+    assert order(scorer) == ["1", "uvwx", "a", "c", "yz"]
+
+
+def test_nothing_is_let_in_that_would_have_to_wait_too_long(scorer):
+    batcher = Batcher(scorer, 100, lambda pairs, seconds: None, pytest.fail, patience=30.0)  # type: ignore[arg-type]
+    held_up(batcher, scorer)
+    submitted(batcher, jobs("abc"))
+    submitted(batcher, jobs("x", work=2, seconds=20.0))  # and one is being scored
+    batcher.pace = 0.5  # 10 s of audio take 5 s
     assert batcher.seconds() == 30.0
     assert batcher.has_place()
-    batcher._short.seconds = 5.1
-    assert not batcher.has_place()
-    batcher._short.seconds = batcher._long.seconds = 2.0
-    submitted(batcher, jobs("x", windows=8, seconds=61))
-    assert batcher.seconds() == 28.0
-    assert batcher.has_place()
     assert not batcher.has_place(long=True)  # half of the time is for short pairs
-    batcher._long.seconds = 2.5
+    with pytest.raises(Full):
+        batcher.submit(jobs("l", seconds=61.0))
+    batcher.pace = 0.51
+    assert not batcher.has_place()
     with pytest.raises(Full):
         batcher.submit(jobs("y"))
     scorer.open.set()
     batcher.close()
-
-
-def test_a_window_of_a_long_pair_counts_for_half_a_second_until_one_was_measured(batcher, scorer):
-    held_up(batcher, scorer)
-    submitted(batcher, jobs("x", windows=10, seconds=61))
-    assert batcher.seconds() == pytest.approx(5.05)
-    scorer.open.set()
-    batcher.close()
-    assert batcher._long.seconds < 0.1
+    assert 0 < batcher.pace < 0.51  # it was measured

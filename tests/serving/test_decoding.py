@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import io
 import os
 import signal
+import subprocess
+import zipfile
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -17,7 +19,7 @@ from empathy_judge.serving import decoding
 from empathy_judge.serving.decoding import Decoders, decode_safely
 
 from ..conftest import encoded
-from .services import RATE, wav
+from .services import RATE, error_of, wav
 
 T = TypeVar("T")
 
@@ -41,9 +43,10 @@ def with_decoders(use: Callable[[Decoders], Awaitable[T]], seconds: float = 20.0
     return asyncio.run(run()), restarts
 
 
-def pid_of(decoders: Decoders) -> int:
-    process = decoders._workers[0]._process
-    return process.pid
+def process_of(decoders: Decoders) -> subprocess.Popen[bytes]:
+    process = decoders.workers[0].process
+    assert process is not None
+    return process
 
 
 def test_samples_are_those_of_the_package():
@@ -61,37 +64,19 @@ def test_samples_are_those_of_the_package():
     assert restarts == 0
 
 
-def test_a_decoder_whose_reply_nobody_reads_on_is_killed_too():
-    """As after a time limit in the middle of a long reply: asyncio reads no further, and would never see its end."""
-
-    async def kill() -> None:
-        worker = decoding._Worker()
-        requests, replies = await worker.start()
-        data = wav(0.5, 60.0, rate=48_000)
-        head = {"bytes": len(data), "name": "response", "max_seconds": 60.0}
-        requests.write(json.dumps(head).encode() + b"\n" + data)
-        async with asyncio.timeout(20):
-            while len(replies._buffer) < 2 * decoding._PIPE_BYTES:  # then it is paused
-                await asyncio.sleep(0.01)
-        async with asyncio.timeout(20):
-            await worker.kill()
-
-    asyncio.run(kill())
-
-
 @pytest.mark.parametrize(
     ("number", "seconds", "message"),
     [(signal.SIGSTOP, 0.5, r"decoding took longer than 0\.5 s"), (signal.SIGKILL, 20.0, "the decoder crashed on it")],
 )
 def test_a_decoder_that_hangs_or_crashes_is_replaced(number, seconds, message):
     async def use(decoders: Decoders):
-        harmed = pid_of(decoders)
+        harmed = process_of(decoders).pid
         os.kill(harmed, number)
         with pytest.raises(AudioError, match=f"^response: {message}$"):
             await decoders.decode(wav(), "response")
         with pytest.raises(ProcessLookupError):
             os.kill(harmed, 0)
-        decoders._seconds = 20.0  # a new process takes its time
+        decoders.seconds = 20.0  # a new process takes its time
         return await decoders.decode(wav(), "response")
 
     (clip, *_), restarts = with_decoders(use, seconds)
@@ -101,10 +86,8 @@ def test_a_decoder_that_hangs_or_crashes_is_replaced(number, seconds, message):
 
 def test_a_decoder_that_ended_while_nothing_was_decoded_blames_no_clip():
     async def use(decoders: Decoders):
-        process = decoders._workers[0]._process
-        assert process is not None
-        process.kill()
-        await process.wait()
+        process_of(decoders).kill()
+        process_of(decoders).wait()
         return await decoders.decode(wav(), "response")
 
     (clip, *_), restarts = with_decoders(use)
@@ -115,8 +98,7 @@ def test_a_decoder_that_ended_while_nothing_was_decoded_blames_no_clip():
 def test_who_does_not_wait_does_not_disturb_who_comes_next():
     async def use(decoders: Decoders):
         gone = asyncio.create_task(decoders.decode(wav(0.9, 9.0), "gone"))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
         gone.cancel()
         return await decoders.decode(wav(0.5, 0.5), "stays")
 
@@ -130,7 +112,7 @@ def test_a_decoder_has_no_secrets_and_little_memory(monkeypatch):
     monkeypatch.setenv("EMPATHY_JUDGE_TOKEN", "sesame")
 
     async def use(decoders: Decoders):
-        pid = pid_of(decoders)
+        pid = process_of(decoders).pid
         with open(f"/proc/{pid}/environ", "rb") as environment, open(f"/proc/{pid}/limits") as limits:
             return environment.read(), limits.read()
 
@@ -150,3 +132,52 @@ def test_a_small_file_that_holds_very_much_is_refused(monkeypatch):
     with pytest.raises(AudioError, match=r"^r: holds 768000 samples; expected at most 384000$"):
         decode_safely(bomb, "r", 10.0)
     assert len(decode_safely(silence(0.9), "r", 10.0).samples) == 43_200
+
+
+def zipped() -> bytes:
+    """A bomb: 30 MB of zeros in 30 kB."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.wav", bytes(30_000_000))
+    return file.getvalue()
+
+
+def lying_wav(declared: int) -> bytes:
+    """A WAV file of half a second that says it has so many bytes of samples."""
+    head, mark, rest = wav().partition(b"data")
+    return head + mark + declared.to_bytes(4, "little") + rest[4:]
+
+
+NO_SOUND = "response: not a sound file; expected wav, flac, ogg, mp3, aiff, au"
+
+
+@pytest.mark.parametrize(
+    ("clip", "message"),
+    [
+        (b"", "response: the file is empty (0 bytes)"),
+        (zipped(), NO_SOUND),
+        (wav(0.5, 10.5), "response: lasts 10.5 s; expected at most 10 s"),
+        (wav(0.5, 11.0, kind="FLAC"), "response: lasts 11.0 s; expected at most 10 s"),
+        (wav(0.5, 0.02), "response: lasts 0.020 s; expected at least 0.05 s"),
+        (wav(0.5, 1.0)[:-1000], "response: the file is cut off, its last 1000 bytes are missing"),
+        (lying_wav(691_200_000), "response: the file is cut off"),
+        (wav(0.5, 0.5, channels=9), "response: 9 channels; expected at most 8"),
+        (b"RIFF\xff\xff\xff\xffWAVE", "response: "),
+        (b"fLaC" + bytes(100), "response: "),
+        (b"\xff\xfb" + bytes(1000), "response: "),
+    ],
+)
+def test_a_clip_that_cannot_be_used_is_told_why(shared, clip, message):
+    service, scorer = shared
+    before = len(scorer.heard)
+    status, code, found = error_of(service.score(clip))
+    assert (status, code) == (422, "bad_audio")
+    assert found.startswith(message)
+    turn = error_of(service.score(wav(), context=[wav(), clip]))[2]
+    assert turn.startswith(message.replace("response", "context 2"))
+    assert len(scorer.heard) == before
+
+
+def test_a_header_of_a_program_that_does_not_know_the_length_is_no_lie(shared):
+    service, _ = shared
+    assert service.score(lying_wav(2**32 - 1)).json()["seconds"]["responses"] == [0.5]

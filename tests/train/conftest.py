@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.data_modules.writing import write_dataset
 from empathy_judge.models import BEST, CHECKPOINTS, LAST
 from empathy_judge.models.closed_form import FeatureBatch, Solution, fit
 from empathy_judge.models.scoring import Predictor
-from empathy_judge.train import shared
+from empathy_judge.train import publishing
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule
-from empathy_judge.train.validation_pictures import ValidationPictures
 
 OF_CLIPS = {"judge__head_input__audio": "all_layers", "judge__head_input__functionals": "true"}
 PROBE = {"method": "probe", **OF_CLIPS}
@@ -57,6 +61,26 @@ def frame_of(pairs) -> pd.DataFrame:
     ])  # fmt: skip
 
 
+def small_dataset(folder: Path, source: Path, validation_pairs: int, same_clip: bool = False, **unrated: str) -> Path:
+    """The responses of a dataset, so many for validation, if asked all with the clip of the first; of dimensions
+    without ratings in a split this is named."""
+    shutil.copytree(source, folder)
+    (folder / "split.yaml").unlink()
+    dataset = PairDataset.load(source)
+    pairs = frame_of(dataset.pairs).drop(columns="context_audio")
+    pairs["group_id"] = pairs["pair_id"]
+    pairs["split"] = ["validation"] * validation_pairs + ["train"] * (len(pairs) - validation_pairs)
+    if same_clip:
+        validation = pairs["split"] == "validation"
+        pairs.loc[validation, "response_audio"] = [pairs["response_audio"].iloc[0]] * validation.sum()
+    ratings = dataset.ratings
+    for name, split in unrated.items():
+        without = pairs.loc[pairs["split"] == split, "pair_id"]
+        ratings = ratings[(ratings["dimension"] != name) | ~ratings["pair_id"].isin(without)]
+    write_dataset(folder, dataset.card, pairs, ratings)
+    return folder
+
+
 def scores_of(judge, pairs, batch_size: int = 4) -> np.ndarray:
     return torch.stack([found.score for _, found in Predictor(judge, batch_size).predict(pairs)]).numpy()
 
@@ -89,13 +113,7 @@ def let_probes_choose_a_kernel(monkeypatch, *, without_language_model: bool = Fa
 @pytest.fixture(autouse=True)
 def without_calibration(monkeypatch) -> None:
     """Measuring clips takes as long as an epoch; `trained_run` is calibrated."""
-    monkeypatch.setattr(shared, "calibrate", lambda *_: None)
-
-
-@pytest.fixture(autouse=True)
-def without_pictures(monkeypatch) -> None:
-    """Drawing takes as long as an epoch, too; modules about pictures have a fixture of this name that does nothing."""
-    monkeypatch.setattr(ValidationPictures, "on_validation_end", lambda *_: None)
+    monkeypatch.setattr(publishing, "calibrate", lambda *_: None)
 
 
 @pytest.fixture
@@ -121,3 +139,29 @@ def batches_read(every_batch) -> list[tuple[int, int, list[int]]]:
     read: list[tuple[int, int, list[int]]] = []
     every_batch(lambda module, batch, number: read.append((module.current_epoch, number, batch.indices.tolist())))
     return read
+
+
+@pytest.fixture
+def run(trained_run, tmp_path) -> Path:
+    """A copy of the finished run, to be spoilt."""
+    return Path(shutil.copytree(trained_run, tmp_path / "run"))
+
+
+@pytest.fixture
+def in_a_step(monkeypatch):
+    """Something is done before the step that begins after so many."""
+
+    @contextmanager
+    def patched(after: int, do: Callable[[], None]) -> Iterator[None]:
+        plain, begun = JudgeModule.training_step, itertools.count()
+
+        def step(module: JudgeModule, batch, batch_idx):
+            if next(begun) == after:
+                do()
+            return plain(module, batch, batch_idx)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(JudgeModule, "training_step", step)
+            yield
+
+    return patched

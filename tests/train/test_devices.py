@@ -20,7 +20,7 @@ from empathy_judge.tools.kills.endings import differing
 from .conftest import LAST_FILE, under_torchrun
 
 ROOT = Path(__file__).parents[2]
-STRATEGIES = {"one device": None, "ddp": "ddp", "fsdp2": "fsdp2", "zero2": "zero2", "zero3": "zero3"}
+STRATEGIES = {"one device": None, "ddp": "ddp", "fsdp2": "fsdp2", "zero2": "zero2"}
 STEPS, KILLED = 6, [1, 1]  # steps of a run; the epoch and batch in which one is killed
 SETTINGS = {
     "judge__dtype": "bfloat16", "cache__what": "none", "judge__lora__dropout": 0.05,
@@ -38,10 +38,10 @@ PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
 from empathy_judge.train import run as recipe
-from empathy_judge.train import shared
+from empathy_judge.train import publishing
 from empathy_judge.train.module import JudgeModule
 
-shared.calibrate = lambda *_: None
+publishing.calibrate = lambda *_: None
 plain, killed, losses = JudgeModule.training_step, None, []
 
 def step(module, batch, batch_idx):

@@ -140,7 +140,6 @@ def test_the_upper_layers_run_alone_from_the_first_batch_on(
         ({"cache__what": "layers", "judge__lora__parts": '["language_model", "projector"]', **UPPER}, "with projector"),
         ({"cache__what": "layers", "judge__lora__full_parts": '["projector"]', **UPPER}, "projector that is trained"),
         ({"cache__what": "layers", "judge__lora__parts": '["language_model", "audio_tower"]', **UPPER}, "audio_tower"),
-        ({"cache__what": "layers", "judge__pooling": "layer_mix", **UPPER}, "layer_mix, which reads every layer"),
         ({"cache__what": "audio", "judge__lora__full_parts": '["audio_tower"]'}, "with an audio_tower that is trained"),
         ({"cache__what": "audio", "judge__lora__parts": '["audio_tower"]'}, "with an audio_tower that is trained"),
         ({"cache__what": "layers", "data__augmentation__gain_probability": 1, **UPPER}, "with augmentation"),

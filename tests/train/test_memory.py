@@ -112,7 +112,7 @@ def test_mixed_precision_halves_what_is_kept_and_not_what_is_trained(plain):
 
 def test_longer_clips_in_larger_batches_need_more(plain):
     assert memory(plain, 4, 4.0).activations > 3 * memory(plain).activations
-    with pytest.raises(UserError, match=r"--clip-seconds 11: backbone .* hears at most 10 s"):
+    with pytest.raises(UserError, match=r"--clip-seconds 11: backbone .* takes at most 10 s"):
         memory(plain, seconds=11.0)
 
 

@@ -189,6 +189,6 @@ def test_every_head_starts_where_a_regression_has_ended(name):
     ],
 )
 def test_a_probe_with_nothing_to_read_is_refused(overrides, message, train_arguments, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("empathy_judge.train.shared.EmpathyJudge", None)  # before a backbone is loaded
+    monkeypatch.setattr("empathy_judge.train.preparation.EmpathyJudge", None)  # before a backbone is loaded
     words = train_arguments(tmp_path / "run", **{**PROBE, "cache__what": "none", **overrides})
     assert message in failed(capsys, "train", *words)

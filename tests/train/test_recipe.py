@@ -106,10 +106,3 @@ def test_a_number_over_a_word_of_a_file(parser, tmp_path):
     laid_over = parser.parse([*words, "--trainer.devices", "2", "--data.batch_tokens", "4096"])
     assert (str(laid_over.trainer.devices), laid_over.data.batch_tokens) == ("2", 4096)
     assert parser.parse(words).trainer.devices == "auto"
-
-
-def test_values_laid_over(parser):
-    base = parser.parse(["--config", "nano", "--data.path", "d"])
-    assert parser.overlaid(base, {"seed": 10}, "trial").seed == 10
-    with pytest.raises(UserError, match=f"trial: seed '010' {ODD}"):
-        parser.overlaid(base, {"seed": "010"}, "trial")

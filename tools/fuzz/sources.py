@@ -26,7 +26,7 @@ class Source(NamedTuple):
 
 
 def clip(path: Path, number: int = 0, seconds: float = 0.1) -> str:
-    """A decaying tone, 100 ms unless told."""
+    """A decaying tone, 100 ms by default."""
     time = np.arange(round(seconds * RATE)) / RATE
     path.parent.mkdir(parents=True, exist_ok=True)
     soundfile.write(path, 0.5 * np.exp(-5 * time) * np.sin(2 * np.pi * (200 + 50 * number) * time), RATE)

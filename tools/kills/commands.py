@@ -8,7 +8,7 @@ the command replaces one. Then, at each moment:
 - ``readonly``: the disk becomes read-only, or with ``--user`` the folder may not be written by this user.
 
 What is asserted: a refused command ends with code 2 and one line; the earlier result is as it was, or the new one is
-there as a whole (of training: every checkpoint is whole); nothing else lies beside it but what the same
+there as a whole (of training: every checkpoint is whole); nothing else lies there but what the same
 command goes on from; and the same command, on a disk with room, gives what an undisturbed one gives.
 
 Processes are forked from one that has imported everything and computed nothing: most of the time would go into imports
@@ -66,7 +66,7 @@ TRAIN = "--config {in}/run/config.yaml --trainer.max_epochs 2 --trainer.logger f
 GOING_ON = ("train", "probe")
 """Keep what they have done, and go on from there."""
 OF_STARTS = ("config.yaml", "last.ckpt")
-"""Of those: it says `resume: true`; it is missing if there was no room for it beside the last `best.ckpt`."""
+"""Of those: it says `resume: true`; it is missing if there was no room for it next to the last `best.ckpt`."""
 PRINTING = ("agreement", "explain", "rank")
 """Write nothing but standard output, which goes to a file on the disk."""
 PLACES = {"split": "data", "calibrate": "judge"}
@@ -92,7 +92,7 @@ State = dict[str, str]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Beside those of all."""
+    """Add the options of this harm."""
     parser.add_argument("--only", nargs="+", choices=list(COMMANDS), default=list(COMMANDS))
     parser.add_argument("--user", type=int, help="a user id; default: root")
     parser.add_argument("--inputs", type=Path, help="folder of what is worked on; made if it does not exist")

@@ -13,7 +13,7 @@ _ALIKE = ("epoch", "global_step", "agreement", "lr_schedulers", "provenance")
 
 def differing(one: Path, other: Path, *files: str) -> list[str]:
     """What two runs ended with that is not the same in these checkpoints (the last one): weights, moments of the
-    optimizer, learning rates, and what is told of them."""
+    optimizer, learning rates, and how they are described."""
     names = []
     for file in files or (f"{CHECKPOINTS}/{LAST}",):
         first, second = read_checkpoint(one / file), read_checkpoint(other / file)

@@ -41,7 +41,7 @@ Scores = dict[str, dict[str, float]]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Beside those of all."""
+    """Add the options of this harm."""
     parser.add_argument("judge", help="judge folder")
     parser.add_argument("clips", help="folder with WAV files")
 

@@ -5,7 +5,7 @@ then again and again by processes that are killed at a random moment, one in fiv
 started anew with ``--resume auto`` until it ends; as many runs as it takes to kill so often. For each:
 
 - what every process trained on is, from the step at which it took over, what the undisturbed run trained on then, so
-  that along the states that were kept no item is left out and none is read twice;
+  that along the states that were saved no item is left out and none is read twice;
 - a process takes over at most ``--checkpoint-steps`` steps before where the last one was killed;
 - weights, moments of the optimizer and learning rates at the end are those of the undisturbed run, bit for bit.
 
@@ -40,7 +40,7 @@ FALTERING = 40  # starts in a row without a step
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Beside those of all."""
+    """Add the options of this harm."""
     parser.add_argument("--checkpoint-steps", type=int, default=2)
     parser.add_argument("arguments", nargs="+", help="of train, after --")
 

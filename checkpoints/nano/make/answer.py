@@ -43,7 +43,7 @@ class Dialogue:
 
 
 class Listener:
-    """Clips as the frozen tower hears them, with their targets."""
+    """Outputs of the frozen tower for clips, with their targets."""
 
     def __init__(self, backbone: AudioLanguageModel, store: ClipStore) -> None:
         self.store = store

@@ -1,7 +1,7 @@
 """The nano backbone: Qwen2-Audio in miniature, with random weights.
 
 Differences from the 7B model are configuration only. The spectrogram has a 64 ms window (harmonics of low voices stay
-apart) and a 20 ms hop (half the audio tokens), because this model hears delivery and need not make out words.
+apart) and a 20 ms hop (half the audio tokens), because it models delivery and not words.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CHAT_TEMPLATE = (
 def build_processor(texts: Iterable[str], seconds: int = SECONDS) -> Qwen2AudioProcessor:
     """Processor with a byte-level BPE tokenizer learned from `texts`; any other text still splits into bytes.
 
-    `seconds` = the longest clip that a model of this processor hears at once.
+    `seconds` = the longest clip that a model of this processor takes at once.
     """
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -81,7 +81,7 @@ def hold_out(recordings: Sequence[Recording], seed: int) -> tuple[list[Recording
 
 
 def read(recording: Recording) -> np.ndarray:
-    """Samples at `prosody.RATE` Hz, up to what the backbone hears at once."""
+    """Samples at `prosody.RATE` Hz, up to what the backbone takes at once."""
     return decode(recording.file, prosody.RATE)[: SECONDS * prosody.RATE]
 
 
@@ -98,8 +98,8 @@ def build_corpora(folder: Path, recordings: list[Recording], clips: int, seed: i
     """The training corpus and the held-out ones, made once and kept in `folder`.
 
     Returns:
-        "train"; "unseen_voices" (synthetic, speakers that training has not heard) and, with `recordings`, "real"
-        (of speakers that training has not heard).
+        "train"; "unseen_voices" (synthetic, speakers that are not in training) and, with `recordings`, "real"
+        (of speakers that are not in training).
     """
     voices = make_voices(_TRAIN_VOICES + _UNSEEN_VOICES, seed)
     shards = {
@@ -224,8 +224,8 @@ def _describe(
     frames = prosody.track(samples)
     voiced = prosody.track(pitched)
     whole, tones = prosody.summarise(frames), prosody.summarise(voiced)
-    heard = _degrade(samples, RECORDINGS[recording], rng)
-    mel = _mel(heard)
+    recorded = _degrade(samples, RECORDINGS[recording], rng)
+    mel = _mel(recorded)
     octaves = np.log2(voiced.pitch / 150)
     per_token = _per_token(np.stack([octaves, frames.level], 1), mel.shape[0] // FRAMES_PER_TOKEN)
     core = [
@@ -239,8 +239,8 @@ def _describe(
     targets = {**labels, "recording": recording}
     return NanoClip(
         mel=mel.astype(np.float16),
-        # the voice as it was spoken, and the signal as it is heard
-        measures=np.concatenate([core, delivery(heard)]).astype(np.float32),
+        # the voice as it was spoken, and the signal as it was recorded
+        measures=np.concatenate([core, delivery(recorded)]).astype(np.float32),
         labels=np.array([targets.get(name, -1) for name in LABELS], np.int64),
         frames=per_token,
     )

@@ -70,7 +70,7 @@ def pretrain(
 ) -> None:
     """Run both stages and write model, processor and a README with held-out accuracy into `out`.
 
-    Corpora and unfinished stages are kept in `work`. `recordings` are heard beside so many synthetic `clips`. At the
+    Corpora and unfinished stages are kept in `work`. `recordings` join so many synthetic `clips`. At the
     end each question is asked about `measured_pairs` of held-out clips.
 
     Raises:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
-from ...audio import decode, probe
+from ...audio import load_clip
 from ...errors import AudioError, DataError, UserError, counted, shown
 from ...parallel import map_threads
 from ...tables import read_records, text_of
@@ -81,7 +81,8 @@ def read(path: Path, options: Options) -> Imported:
     contests: list[_Contest] = []
     notes = [f"Read: {', '.join(archive.name for archive in archives)}."]
     for archive in archives:
-        inner = folder / archive.name / archive.name  # an archive may have one folder of its own name in it
+        # An archive may hold one folder of its own name.
+        inner = folder / archive.name / archive.name
         unpacked = inner if inner.is_dir() else inner.parent
         if archive.source is None:
             contests += _training(archive, unpacked, folder, collector, notes)
@@ -99,7 +100,7 @@ def read(path: Path, options: Options) -> Imported:
 
 
 def _archives_at(path: Path, part: str | None) -> tuple[Path, list[_Archive]]:
-    """The folder of the release, and the archives that are there and wanted."""
+    """The folder of the release, and those archives of the part that are there."""
     for archive in _ARCHIVES:
         if archive.name == path.name:
             if part not in (None, archive.part):
@@ -143,7 +144,8 @@ def _training(archive: _Archive, place: Path, folder: Path, found: Collector, no
                 raise DataError(problems.get(prefix, f"{archive.name}_flat.jsonl has no row with this id"))
             text, user_clips = texts[prefix], users.get((prefix, variant), {})
             user = user_clips.get(text_of(text.get("emotion")) or "neutral")
-            if user is None:  # where none has the emotion that the table says, the only one that is there counts
+            # Where no clip has the emotion that the table states, the only clip that is there counts.
+            if user is None:
                 if len(user_clips) != 1:
                     raise DataError(f"{len(user_clips)} clips in user_audio can be the user's turn; expected one")
                 (user,) = user_clips.values()
@@ -261,7 +263,7 @@ def _content_hash(file: Path) -> str | AudioError:
     except AudioError:
         return AudioError("a response: cannot be read")
     try:
-        decode(data, probe(data, "a response").rate, name="a response")
+        load_clip(data, name="a response")
     except AudioError as error:
         return error
     return hashlib.sha256(data).hexdigest()

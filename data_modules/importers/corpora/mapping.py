@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from ...errors import DataError
 from ...ratings import Dimension
 from ...schema import DatasetCard
 from ...storage import CONTEXT, RESPONSE, TEXT_COLUMNS
@@ -103,6 +104,23 @@ class CorpusReader:
         """The columns of each response of a row, as the mapping has them."""
         mapping = self.mapping
         return [_pair(row, clips, {**mapping.columns, **response}) for response in mapping.responses]
+
+    def add_compared(
+        self, row: TableRow, pairs: Sequence[Mapping[str, Any]], links: Sequence[str] = (), **common: Any
+    ) -> list[str]:
+        """Adds the two pairs that a row compares; `links` and columns in `common` are those that the mapping has not.
+
+        Returns:
+            Their ids.
+
+        Raises:
+            DataError: If both responses are the same clip.
+        """
+        first, second = (self.found.digest(pair[RESPONSE]) for pair in pairs)
+        if first == second:
+            one, other = (response[RESPONSE] for response in self.mapping.responses)
+            raise DataError(f"{row.place(other)}: the same clip as {one}; expected two different clips")
+        return [self.found.add_pair({**pair, **common}, [*self.links(row, pair), *links]) for pair in pairs]
 
     def add_preference(self, pairs: Sequence[str], answer: str, rater: Any, dimension: str, where: str) -> None:
         """Adds what a rater answered who compared the two pairs of these ids."""

@@ -81,6 +81,7 @@ def _annotations(row: TableRow) -> tuple[str, dict[str, list[Any]]]:
         expected = " or ".join(f"{layout} ({', '.join(names)})" for layout, names in _LAYOUTS.items())
         raise DataError(f"{row.place('annotations')}: questions {shown(list(lists))}; expected those of {expected}")
     lengths = {len(answers) for answers in lists.values()}
-    if len(lengths) > 1:  # then a place in a list names no annotator
+    # Otherwise a place in a list names no annotator.
+    if len(lengths) > 1:
         raise DataError(f"{row.place('annotations')}: lists of {sorted(lengths)} answers; expected all of one length")
     return layouts[0], lists

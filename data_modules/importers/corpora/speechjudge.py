@@ -6,11 +6,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ...errors import AudioError, DataError, bad_value, shown
+from ...errors import AudioError, bad_value, shown
 from ...tables import TableRow, plain_text
 from .. import NoOptions
 from ..assemble import Imported
-from ..clips import AudioFolder
 from .mapping import CorpusMapping, CorpusReader
 
 MAPPING = CorpusMapping.of(__file__)
@@ -25,7 +24,12 @@ def read(path: Path, options: NoOptions) -> Imported:
     for row, clips in reader.rows():
         with reader.found.skipping(row.place()):
             raters, entries = _annotations(row)
-            pairs = _add_pairs(row, clips, reader)
+            try:  # a name for the voice that was copied
+                speaker = reader.found.digest(clips.clip(row, "prompt"))[:16]
+            except AudioError:
+                speaker = None
+            language = row.name("language_setting").rpartition("2")[2] or None
+            pairs = reader.add_compared(row, reader.pairs(row, clips), language=language, response_speaker=speaker)
             for rater, entry in zip(raters, entries, strict=True):
                 with reader.found.skipping(row.place()):
                     if not isinstance(entry, str) or entry not in _ENTRIES:
@@ -37,21 +41,6 @@ def read(path: Path, options: NoOptions) -> Imported:
     totals = ", ".join(f"{entry}: {counts[entry]}" for entry in _ENTRIES)
     card = MAPPING.card(f"Preferences without scores; {totals}. The naturalness of readings, not the fit to a context.")
     return reader.found.imported(card, compared=True)
-
-
-def _add_pairs(row: TableRow, clips: AudioFolder, reader: CorpusReader) -> list[str]:
-    """Ids of the readings A and B."""
-    pairs = reader.pairs(row, clips)
-    first, second = (reader.found.digest(pair["response_audio"]) for pair in pairs)
-    if first == second:
-        raise DataError(f"{row.place('audioB')}: the same clip as audioA; expected two different clips")
-    try:  # a name for the voice that was copied
-        speaker = reader.found.digest(clips.clip(row, "prompt"))[:16]
-    except AudioError:
-        speaker = None
-    language = row.name("language_setting").rpartition("2")[2] or None
-    common = {"language": language, "response_speaker": speaker}
-    return [reader.found.add_pair(pair | common, reader.links(row, pair)) for pair in pairs]
 
 
 def _annotations(row: TableRow) -> tuple[list[Any], list[Any]]:

@@ -7,11 +7,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...errors import DataError, bad_value
-from ...tables import TableRow
+from ...errors import bad_value
 from .. import AudioRoot
 from ..assemble import Imported
-from ..clips import AudioFolder
 from .mapping import CorpusMapping, CorpusReader
 
 MAPPING = CorpusMapping.of(__file__)
@@ -43,7 +41,9 @@ def read(path: Path, options: Options) -> Imported:
             row_labels = row.values.get("label")
             if not isinstance(row_labels, dict) or set(row_labels) != set(DIMENSIONS):
                 raise row.error("label", f"an object with {', '.join(DIMENSIONS)}")
-            pairs = _add_pairs(row, clips, reader)
+            words = _STAGE_DIRECTION.sub("", row.text("instruction_text") or "", count=1) or None
+            links = [f"words {words.casefold()}"] if words else []
+            pairs = reader.add_compared(row, reader.pairs(row, clips), links, context_text=words)
             for dimension in DIMENSIONS:
                 with reader.found.skipping(row.place()):
                     label, where = row_labels[dimension], f"{row.place('label')}, {dimension}"
@@ -63,14 +63,3 @@ def read(path: Path, options: Options) -> Imported:
         "content includes how the style that was asked for was followed."
     )
     return reader.found.imported(card, compared=True)
-
-
-def _add_pairs(row: TableRow, clips: AudioFolder, reader: CorpusReader) -> list[str]:
-    """Ids of the two pairs of a comparison."""
-    words = _STAGE_DIRECTION.sub("", row.text("instruction_text") or "", count=1)
-    pairs = reader.pairs(row, clips)
-    links = [*reader.links(row, pairs[0]), *([f"words {words.casefold()}"] if words else [])]
-    first, second = (reader.found.digest(pair["response_audio"]) for pair in pairs)
-    if first == second:
-        raise DataError(f"{row.place('audio2_path')}: the same clip as audio1_path; expected two different clips")
-    return [reader.found.add_pair({**pair, "context_text": words or None}, links) for pair in pairs]

@@ -19,7 +19,9 @@ __doc__, EXAMPLE = MAPPING.help, MAPPING.example
 (_SCALE,) = MAPPING.scales
 _LANGUAGES = ("en", "zh")
 _HAN = re.compile(r"[\u3400-\u9fff]")
-_Responses = dict[tuple[str, str], tuple[str, dict[str, Any] | None]]  # language and key -> place, and pair if wanted
+_Responses = dict[
+    tuple[str, str], tuple[str, dict[str, Any] | None]
+]  # language and key -> place, and pair, None = other category
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +58,14 @@ def read(path: Path, options: Options) -> Imported:
             else:
                 pair["context_audio"] = [{"role": "user", "audio": clips.clip(row, "instruction_audio_path")}]
                 pair["context_text"] = row.text("instruct_text")
-            if key in keys:  # in the other language
+            # The two languages number their responses alike.
+            if key in keys:
                 pair["pair_id"] = f"{language}-{key}"
             keys.add(key)
             responses[language, key] = row.place("id"), pair if options.category in (None, "", category) else None
     pairs = [pair for _, pair in responses.values() if pair is not None]
-    if categories and options.category not in (None, "", *categories):  # with none, all were skipped
+    # Without any category every row was skipped, and the list of skipped rows says more.
+    if categories and options.category not in (None, "", *categories):
         present = ", ".join(sorted(categories))
         raise DataError(f"{path}: no ability of category {options.category!r}; it has {present}")
     _add_ratings(Path(options.ratings or root), responses, reader.found)

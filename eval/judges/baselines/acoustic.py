@@ -31,7 +31,7 @@ class Measures:
     """A list of measures of a clip."""
 
     names: tuple[str, ...]  # of the k measures
-    # from mono samples at `RATE` Hz to shape (k,), float64, NaN = cannot be told. Called in several threads.
+    # from mono samples at `RATE` Hz to shape (k,), float64, NaN = cannot be measured. Called in several threads.
     measure: Callable[[np.ndarray], np.ndarray]
 
 
@@ -120,7 +120,7 @@ class AcousticJudge(RegressionJudge):
         learns = [partial(Standardised.learn, seed=seed), boosting(seed)]
         super().__init__(name, dataset, ClipFeatures(measures).of, learns, measures=list(measures.names))
         sizes = {dimension: (fitted["pairs"], fitted["groups"]) for dimension, fitted in self.record["fitted"].items()}
-        # part of signatures: what was fitted to which data, without errors, whose last digits depend on the CPU
+        # Part of signatures: what was fitted to which data, without errors, whose last digits depend on the CPU
         self.identity: Sequence[Any] = [measures.names, sizes]
 
 

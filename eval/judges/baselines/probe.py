@@ -84,7 +84,7 @@ def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int
     """Cross-validated agreement of a probe by the number of pairs that it is fitted to.
 
     The backbone reads every pair once. For each of `_SHARES`, this share of the training groups of each of `FOLDS`
-    folds is drawn `_REPEATS` times.
+    folds is sampled `_REPEATS` times.
 
     Args:
         what: A judge or backbone, as in the spec of `open_probe` without `PROBE`.
@@ -108,12 +108,12 @@ def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int
     rated = [dataset.pairs[position] for position in np.flatnonzero(known)]
     try:
         standardise(reader, shuffled(rated, seed))
-        heard, parts = [], []
+        used, parts = [], []
         for sample, values in reader.features(rated):
-            heard += sample
+            used += sample
             parts.append(values)
-        features, groups = np.concatenate(parts), np.array(kept_together(heard, dataset.pairs))
-        targets = means.loc[[pair.pair_id for pair in heard]].to_numpy(np.float64)
+        features, groups = np.concatenate(parts), np.array(kept_together(used, dataset.pairs))
+        targets = means.loc[[pair.pair_id for pair in used]].to_numpy(np.float64)
         rng, predicted = np.random.default_rng(seed), {share: np.zeros((_REPEATS, *targets.shape)) for share in _SHARES}
         sizes = dict.fromkeys(_SHARES, 0)
         folds = GroupKFold(min(FOLDS, len(set(groups.tolist()))), shuffle=True, random_state=seed)
@@ -131,7 +131,7 @@ def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int
                     sizes[share] = max(sizes[share], len(sample))
     except ValueError as error:
         raise DataError(f"{dataset.root}: no learning curve of {what}: {error}") from None
-    draws, entries = Resamples.draw(groups, resamples, seed), []
+    draws, entries = Resamples.sample(groups, resamples, seed), []
     for column, name in enumerate(names):
         known = np.isfinite(targets[:, column])
         seen = draws.select(known)
@@ -143,7 +143,8 @@ def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int
                 mean = replace(repeats[0], value=float(np.mean(values)), low=None, high=None)
                 drawn = np.mean([statistic.draws for statistic in repeats], axis=0)
                 fitted[sizes[share]] = with_interval(mean, drawn, seen, correlation=True)
-            else:  # so few pairs that nothing is learned
+            else:
+                # So few pairs that nothing is learned, and a constant score has no correlation
                 fitted[sizes[share]] = next(statistic for statistic in repeats if statistic.value is None)
         largest = max(fitted)
         for size, spearman in fitted.items():

@@ -25,9 +25,12 @@ from .. import OK, score_table
 FOLDS = 5
 _ERRORS = "cross_validated_rmse"  # of a record: model or kernel -> root mean squared error on left-out groups
 NO_TRANSCRIPT = "no transcript of the response"
-_NO_CONTEXT = "(no context)"  # a word of its own: no column is ever without words
-_MOST_WORDS = 50_000  # kept per column and kind, the most frequent ones
-_FURTHEST = 5.0  # standard deviations; standardised measures are clipped to this
+# A word of its own: scikit-learn refuses a column without any word
+_NO_CONTEXT = "(no context)"
+# The most frequent ones of a column and kind; memory grows with all of them
+_MOST_WORDS = 50_000
+# Standard deviations, to which measures are clipped: one odd clip must not decide its own score
+_FURTHEST = 5.0
 
 
 class FittedModel(Protocol):
@@ -137,7 +140,8 @@ class Standardised:
         count = np.maximum(known.sum(0), 1)
         mean = np.where(known, features, 0).sum(0) / count
         scale = np.sqrt((np.where(known, features - mean, 0) ** 2).sum(0) / count)
-        scale[scale <= 1e-6 * np.abs(mean)] = np.inf  # what never varied says nothing
+        # What never varied but for rounding says nothing
+        scale[scale <= 1e-6 * np.abs(mean)] = np.inf
         order = np.random.default_rng(seed).permutation(len(target))
         standardised = _standardised(features, mean, scale)[order]
         portion = closed_form.FeatureBatch(standardised, target[order, None], np.ones((len(order), 1)), groups[order])
@@ -194,7 +198,8 @@ def _documents(pairs: Sequence[Pair]) -> tuple[np.ndarray, list[str]]:
 
 
 def _ridge(seed: int) -> Learn:
-    words = TfidfVectorizer(  # punctuation counts
+    # Punctuation counts as a word: "oh!" is another answer than "oh."
+    words = TfidfVectorizer(
         token_pattern=r"\w+|[^\w\s]", ngram_range=(1, 2), sublinear_tf=True, max_features=_MOST_WORDS
     )
     characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, max_features=_MOST_WORDS)

@@ -21,10 +21,6 @@ class RandomJudge:
 
     The draw depends on the pair's id, the dimension and the seed alone, so that order and split do not matter, and a
     changed pair keeps the score of its id.
-
-    Args:
-        dimensions: What it scores.
-        seed: Of the draws.
     """
 
     name = "random"
@@ -42,19 +38,17 @@ class RandomJudge:
     def _draw(self, pair_id: str, scale: Dimension) -> float:
         """Uniform on the steps of the scale, or on all of it where it has none."""
         digest = hashlib.sha256(f"{self._seed}\n{scale.name}\n{pair_id}".encode()).digest()
-        draw = int.from_bytes(digest[:6]) / 2**48  # in [0, 1), exact in float64
+        # In [0, 1): 48 bits are exact in float64
+        draw = int.from_bytes(digest[:6]) / 2**48
         if scale.step is None:
             return scale.minimum + draw * (scale.maximum - scale.minimum)
         return scale.minimum + int(draw * scale.steps) * scale.step
 
 
 class ConstantJudge:
-    """Gives every pair the same score.
+    """Gives every pair the same score of each dimension, in rating points.
 
-    Its correlations are undefined; its errors in rating points are what a judge must beat.
-
-    Args:
-        scores: Dimension -> score in rating points.
+    Its correlations are undefined; its errors are what a judge must beat.
     """
 
     name = "constant"
@@ -82,11 +76,7 @@ class ConstantJudge:
 
 
 class HumanJudge:
-    """Gives the ratings of one rater. The dataset it is compared with must come from `without_raters`.
-
-    Args:
-        dataset: With the rater's ratings.
-        rater: Its id.
+    """Gives the ratings of one rater of a dataset. What it is compared with must come from `without_raters`.
 
     Raises:
         UserError: If there is no such rater.
@@ -111,7 +101,7 @@ class HumanJudge:
 
 
 def without_raters(dataset: PairDataset, raters: Sequence[str]) -> PairDataset:
-    """The dataset without the ratings and preferences of some raters; its hashes stay those of the whole.
+    """The dataset without the ratings and preferences of some raters; its hashes stay those of the whole dataset.
 
     Raises:
         DataError: If no rating is left.

@@ -14,9 +14,8 @@ from .settings import Price
 BYTES_PER_TOKEN = 3.5
 """Of English text, before an answer says more; a little low, so that estimates are a little high."""
 HEADROOM = 4
-"""Requests run beside others where the limit holds even if they read this many times the tokens of the dearest so far.
-Between models that hear, tokens per second of audio differ by less (10 to 32)."""
-_SURPRISING = 1.5  # times its reservation: worth a word
+"""Requests run at the same time only where the limit holds even if they read this many times the tokens of the dearest
+so far. Between models that hear, tokens per second of audio differ by less (10 to 32)."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,9 @@ class Budget:
     written, that any answer reported, or that are assumed before the first one. It starts
 
     - alone, where the limit holds at these rates;
-    - beside others, where the limit holds even if all of them read `HEADROOM` times as much as that, and where
-      no more requests are under way than were confirmed: one at first, one more with each answer within the highest
-      rates (or without counts), and one again after an answer above its reservation.
+    - at the same time as others, where the limit holds even if all of them read `HEADROOM` times as much as that, and
+      where no more requests are under way than were confirmed: one at first, one more with each answer within the
+      highest rates (or without counts), and one again after an answer above its reservation.
 
     The guarantee: no request starts once the limit is reached, and `spent` passes the limit by at most the amount by
     which answers cost more than was reserved for them. With ``concurrency=1``, and with a server that is dear from its
@@ -57,13 +56,11 @@ class Budget:
     Attributes:
         spent: Dollars.
         lost: Dollars of that for requests without an answer that may be billed.
-        surprise: The cost of the first answer far above its reservation, and that reservation (dollars); None = none.
     """
 
     def __init__(self, provider: Provider, price: Price | None, limit: float | None = None) -> None:
         self.price, self.limit = price, limit
         self.spent = self.lost = 0.0
-        self.surprise: tuple[float, float] | None = None
         self._provider = provider
         self._per_byte, self._per_second, self._longest = 1 / BYTES_PER_TOKEN, provider.audio_tokens_per_second, 0
         self._confirmed = 1  # requests that may be under way
@@ -137,24 +134,22 @@ class Budget:
             return 0.0
         text, audio, out = self._expected(size)
         reserved = self._dollars(text, audio, out)
-        read, heard, written = usage.text_in, usage.audio_in, usage.out
+        read, sound, written = usage.text_in, usage.audio_in, usage.out
         alike = price.text_in == price.audio_in or not size.seconds
-        known = read is not None and written is not None and (heard is not None or alike)
-        if read is not None and heard is None and size.seconds:
-            read, heard = min(read, text), max(0.0, read - text)  # what our text does not explain is audio
+        known = read is not None and written is not None and (sound is not None or alike)
+        if read is not None and sound is None and size.seconds:
+            read, sound = min(read, text), max(0.0, read - text)  # what our text does not explain is audio
         if known:
-            counted = (read or 0, heard or 0, written or 0)
+            counted = (read or 0, sound or 0, written or 0)
         else:
-            counted = (max(text, read or 0), max(audio, heard or 0), max(out, written or 0))
+            counted = (max(text, read or 0), max(audio, sound or 0), max(out, written or 0))
         cost = self._dollars(*counted)
         self.spent += cost
         rates = self._per_byte, self._per_second, self._longest
         self._per_byte = max(self._per_byte, (read or 0) / size.text if size.text else 0.0)
-        self._per_second = max(self._per_second, (heard or 0) / size.seconds if size.seconds else 0.0)
+        self._per_second = max(self._per_second, (sound or 0) / size.seconds if size.seconds else 0.0)
         self._longest = max(self._longest, written or 0)
         if cost > reserved * (1 + 1e-9):
-            if cost > _SURPRISING * reserved:
-                self.surprise = self.surprise or (cost, reserved)
             self._confirmed = 1
         elif rates[:2] == (self._per_byte, self._per_second) and self._longest <= max(size.out, rates[2]):
             self._confirmed += 1

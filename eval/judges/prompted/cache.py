@@ -36,7 +36,7 @@ _REPLIES = TypeAdapter(Reply)
 
 def cache_key(provider: Provider, question: Question, sample: int) -> str:
     """Key of an answer: a hash of provider, model, question with its clips and parameters, and number of the sample."""
-    content = [provider.name, provider.place, provider.model, question.fingerprint(), str(sample)]
+    content = [provider.name, provider.host, provider.model, question.fingerprint(), str(sample)]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
 
@@ -78,6 +78,7 @@ class AnswerCache:
             others = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name != 'answers'"
             if self._base.execute(others).fetchone() != (0,):
                 raise UserError(f"{path}: is a database of another program; name another file with --answers")
+            # With a write-ahead log readers do not block writers, and a kill at any moment leaves whole answers
             for statement in ("PRAGMA journal_mode=WAL", _TABLE, f"PRAGMA user_version={_VERSION}"):
                 self._base.execute(statement)
         except (OSError, sqlite3.Error) as error:

@@ -69,7 +69,7 @@ def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
     `plan` is that of one pass over the pairs; `passes` are one, and one for each listening check.
     """
     provider, settings, budget = judge.session.provider, judge.session.settings, judge.session.budget
-    lines = [f"{judge.name} asks {provider.place}{provider.access}"]
+    lines = [f"{judge.name} asks {provider.host}{provider.access}"]
     if plan.example is not None:
         sent = [f"{counted(len(plan.example.sounds), 'clip')} for each question (WAV)"]
         sent.append("our instructions" if settings.hears == "audio" else "our instructions and transcripts")
@@ -117,7 +117,7 @@ def check_budget(judge: PromptedJudge, plan: RequestPlan, passes: int) -> None:
     if not (plan.requests or passes > 1):
         return
     if budget.price is None:
-        server = f" on {provider.place}" if provider.elsewhere else ""
+        server = f" on {provider.host}" if provider.elsewhere else ""
         raise UserError(f"judge {judge.name}: no price is known of this model{server}; give {_PRICE}")
     if any(budget.price) and budget.limit is None:
         dollars = plan.dollars + (passes - 1) * plan.anew

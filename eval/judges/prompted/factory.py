@@ -11,6 +11,7 @@ from platformdirs import user_cache_path
 
 from ....data_modules.errors import UserError, counted, shown
 from ....data_modules.schema import PairDataset
+from ...measurement import Asking
 from .cache import AnswerCache
 from .gemini import GeminiProvider
 from .judges import PairwiseJudge, PointwiseJudge, PromptedJudge
@@ -30,20 +31,18 @@ def open_prompted(
     spec: str,
     dataset: PairDataset,
     learn_from: Sequence[str],
-    answers: str | Path | None = None,
-    budget: float | None = None,
-    probes_asked_for: bool = False,
+    how: Asking,
+    checks_named: bool = False,
     dry_run: bool = False,
 ) -> PromptedJudge:
-    """The judge that a spec names.
+    """The judge that a spec names: ``openai:MODEL`` or ``gemini:MODEL``, then `PromptedSettings`, each after a comma.
 
     Args:
-        spec: ``openai:MODEL`` or ``gemini:MODEL``, then `PromptedSettings`, each after a comma.
-        dataset: The dataset with the dimensions to score and the pairs for rated examples.
+        spec: The spec.
+        dataset: Has the dimensions to score, and the pairs for rated examples.
         learn_from: The splits that examples may come from.
-        answers: SQLite file in which answers are kept; None = in the user's cache.
-        budget: Dollars that may be spent; None = no limit.
-        probes_asked_for: Whether listening checks were asked for by name.
+        how: Budget, and the file of answers.
+        checks_named: Whether listening checks were asked for by name.
         dry_run: Whether nothing will be sent, so that no key is needed.
 
     Raises:
@@ -56,13 +55,13 @@ def open_prompted(
     settings = parse_settings(words, spec)
     dimensions = dataset.card.dimensions
     provider = PROVIDERS[name](model, settings, dry_run)
-    cache = AnswerCache(Path(answers or user_cache_path("empathy-judge") / "answers.sqlite"))
-    session = Session(provider, settings, cache, budget)
+    cache = AnswerCache(Path(how.answers or user_cache_path("empathy-judge") / "answers.sqlite"))
+    session = Session(provider, settings, cache, how.budget)
     # the name in reports: the model, its server if not the vendor's, and settings that answers depend on
     given = [f"{n}={getattr(settings, n)}" for n in _IN_NAME if getattr(settings, n) != _USUAL[n].default]
-    server = f"@{provider.place}" if provider.elsewhere else ""
+    server = f"@{provider.host}" if provider.elsewhere else ""
     judge_name = ",".join([f"{name}:{model}{server}", *given])
-    only_given = None if probes_asked_for else _COSTLY
+    only_given = None if checks_named else _COSTLY
     by_number = session.settings.answers == "logprobs"
     if settings.mode == "pairwise":
         if settings.examples:

@@ -12,7 +12,8 @@ from .questions import PromptMessage, Question
 from .replies import ANSWERED, BLOCKED, CUT_OFF, EMPTY, Reply, RequestError, Usage, chances, read, retry_after, tokens
 from .settings import AnswerMode
 
-_MOST_BYTES = 20_000_000  # of a request with audio inside
+# Of a request with audio inside (Google's documentation of inline data); larger ones are refused after the upload
+_MOST_BYTES = 20_000_000
 _SAFETY = {"SAFETY", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "RECITATION", "MODEL_ARMOR", "LANGUAGE", "JAILBREAK"}
 
 
@@ -85,8 +86,8 @@ class GeminiProvider(Provider):
             kinds = read(body, "usageMetadata.promptTokensDetails", list) or ()
         except ValueError:
             kinds = ()
-        heard = [entry for entry in kinds if isinstance(entry, dict) and entry.get("modality") == "AUDIO"]
-        audio = sum(tokens(entry, "tokenCount") or 0 for entry in heard) or None
+        details = [entry for entry in kinds if isinstance(entry, dict) and entry.get("modality") == "AUDIO"]
+        audio = sum(tokens(entry, "tokenCount") or 0 for entry in details) or None
         names = ("prompt", "candidates", "thoughts", "total")
         prompt, answer, thoughts, total = (tokens(body, f"usageMetadata.{name}TokenCount") for name in names)
         written = None if answer is None and thoughts is None else (answer or 0) + (thoughts or 0)

@@ -172,7 +172,7 @@ def record(outcomes: Sequence[AskedOutcome]) -> dict[str, Any]:
     return {
         "questions": len(outcomes),
         "requests": len(answers),
-        "kept": sum(outcome.kept for outcome in outcomes),
+        "kept": sum(outcome.cached for outcome in outcomes),
         "failures": dict(Counter(outcome.failure for outcome in outcomes if outcome.failure)),
         "cost": float(sum(costs)) if answers and len(costs) == len(paid) else None,
         "seconds": sum(answer.seconds for answer in answers),
@@ -181,12 +181,10 @@ def record(outcomes: Sequence[AskedOutcome]) -> dict[str, Any]:
 
 
 def matches(pairs: Sequence[Pair], opponents: int) -> list[tuple[int, int]]:
-    """Chooses which responses are compared: pairs of positions of responses to the same context.
+    """Which responses are compared: positions of two responses to the same context.
 
-    Args:
-        pairs: The pairs.
-        opponents: Opponents of each response, an even number; 0 = all others. With fewer than all, they are the
-            neighbours on a circle, in an order that depends on the ids alone.
+    Each has as many opponents, an even number; 0 = all others. With fewer than all, they are its neighbours on a
+    circle, in an order that depends on the ids alone.
     """
     contexts: dict[object, list[int]] = {}
     for position, (pair, key) in enumerate(zip(pairs, context_keys(pairs), strict=True)):

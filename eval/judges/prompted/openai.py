@@ -15,6 +15,7 @@ from .replies import ANSWERED, BLOCKED, CUT_OFF, EMPTY, REFUSED, Reply, Usage, c
 from .settings import AnswerMode, PromptedSettings
 
 _FUNCTION = "rate"
+# Audio models refuse a request without a clip, such as one about transcripts alone; half a second costs least
 _SILENCE = Clip(np.zeros(8_000, dtype=np.float32), 16_000)
 _ACCOUNT = {"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"}  # header: variable
 
@@ -33,16 +34,17 @@ class OpenAIProvider(Provider):
     def __init__(self, model: str, settings: PromptedSettings, dry_run: bool = True) -> None:
         super().__init__(model, settings, dry_run)
         self._is_audio_model = not self.elsewhere and "audio" in model
-        if self.elsewhere:  # most open models hear 12 to 32 tokens a second
+        if self.elsewhere:
+            # Most open models read 12 to 32 tokens for a second of audio; the estimate shall not be too low
             self.audio_tokens_per_second = 32.0
-        # audio models take functions but no schema (their model page); on other servers only text always works
+        # Audio models take functions but no schema (their model page); on other servers only text always works
         best: AnswerMode = "function" if self._is_audio_model else "text" if self.elsewhere else "schema"
         rest: tuple[AnswerMode, ...] = ("schema", "function", "text", "logprobs")
         self.modes = (best, *(mode for mode in rest if mode != best))
 
     def request(self, question: Question) -> dict[str, Any]:
         messages = [{"role": "system", "content": question.system}, *map(_message, question.messages)]
-        if self._is_audio_model and not question.sounds:  # these models refuse a request without any audio
+        if self._is_audio_model and not question.sounds:
             silence = [_part("(This clip is silent and means nothing.)"), _part(sound_of(_SILENCE))]
             messages[-1] = {**messages[-1], "content": [*messages[-1]["content"], *silence]}
         body: dict[str, Any] = {"model": self.model, "messages": messages, "temperature": question.temperature}

@@ -23,8 +23,10 @@ MOST_BYTES = 4_000_000
 """Largest answer that is read; the expected ones have thousands of bytes."""
 ALTERNATIVES = 20
 """Most first tokens whose probabilities either protocol returns."""
-_CONNECT = 10.0  # seconds; a host that is not there, which costs nothing, is told from an answer that takes long
-_SHORTEST_KEY = 12  # characters; a shorter word, as local servers take one, is no secret
+# Seconds. It is not the timeout of an answer: a host that is not there costs nothing, a late answer may be billed
+_CONNECT = 10.0
+# Characters. A shorter word, as local servers take one, is no secret and may well stand in what a model writes
+_SHORTEST_KEY = 12
 _LONGEST_TEXT = 500  # characters of a server's message that are quoted in ours
 # Pattern of the vendors' keys: servers repeat parts of a wrong key in their messages
 _KEY = re.compile(r"\b(?:sk-|AIza|Bearer\s+)[\w*.-]{4,}")
@@ -48,9 +50,9 @@ class Provider(ABC):
     """
 
     name: str  # of the vendor, such as ``openai``
-    place: str  # where questions go: a host name
+    host: str  # where questions go
     elsewhere: bool  # whether that is another server than the vendor's, whose prices then say nothing about it
-    access: str  # what the disclosure says after the place: who chose it, and which key it gets
+    access: str  # what the disclosure says after the host: who chose it, and which key it gets
     key: str | None  # for requests; None where a server needs none
     modes: tuple[AnswerMode, ...]  # ways to impose the form of an answer, the one that is best with this model first
     audio_tokens_per_second: float  # for estimates of cost
@@ -73,7 +75,7 @@ class Provider(ABC):
         except ValueError as error:
             raise UserError(f"{spec}: the variable {self.url_variable} is {shown(url)}; expected {error}") from None
         self.elsewhere = self._url != self.official
-        self.place = self._url.split("://")[-1].removesuffix("/v1")
+        self.host = self._url.split("://")[-1].removesuffix("/v1")
         variables = ("EMPATHY_JUDGE_API_KEY",) if self.elsewhere and settings.base_url else self.key_variables
         keys = {name: key for name in variables if (key := os.environ.get(name, "").strip())}
         variable, self.key = next(iter(keys.items()), (None, None))
@@ -81,7 +83,8 @@ class Provider(ABC):
         self.access = f"{chosen}, with {f'the key in {variable}' if variable else 'no key'}"
         if not (dry_run or self.key or self.elsewhere):
             raise UserError(f"{spec}: the variable {variables[0]} is not set; set it to your key")
-        if self.key and not (self.key.isascii() and self.key.isprintable()):  # httpx would print it as refused
+        # No header can hold it; httpx would say so in an error that quotes the key
+        if self.key and not (self.key.isascii() and self.key.isprintable()):
             raise UserError(f"{spec}: {variable} holds a line break or more than ASCII; set it to your key alone")
 
     # ------------------------------------------------------------ the protocol
@@ -161,7 +164,8 @@ class Provider(ABC):
             patience = http.Timeout(self._timeout, connect=min(_CONNECT, self._timeout))
             self._client = http.AsyncClient(timeout=patience, limits=http.Limits())  # our runner has limits
         path, headers = self.route()
-        headers["accept-encoding"] = "identity"  # nothing is decompressed: a few kilobytes may contain gigabytes
+        # Nothing is decompressed: a few kilobytes may contain gigabytes
+        headers["accept-encoding"] = "identity"
         try:
             request = self._client.stream("POST", self._url + path, headers=headers, json=self.request(question))
             async with request as response:

@@ -17,7 +17,7 @@ import numpy as np
 import soundfile
 import yaml
 
-from ....data_modules.audio import AudioSource, decode, probe
+from ....data_modules.audio import AudioSource, load_clip, resample
 from ....data_modules.errors import UserError, shown
 from ....data_modules.ratings import LABELS, Dimension
 from ....data_modules.schema import Pair
@@ -143,6 +143,7 @@ def _on_scale(value: Any, dimension: Dimension) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise Unread(UNREADABLE)
+    # As for ratings: a number may miss the end of the scale by what floats round
     slack = STEP_TOLERANCE * (dimension.maximum - dimension.minimum)
     if not dimension.minimum - slack <= number <= dimension.maximum + slack:
         raise Unread(OUT_OF_RANGE)
@@ -171,7 +172,8 @@ def describe(rubric: RubricName, dimensions: Sequence[Dimension]) -> str:
     for dimension in dimensions:
         anchors = chosen.get("anchors", LABELS)[:: 1 if dimension.higher_is_better else -1]
         lines: dict[str, str] = {}
-        for position in (0, 4, 2, 1, 3):  # the ends first: they keep their point where two anchors share one
+        # The ends first, then the middle: on a short scale two anchors share a point, and the first one keeps it
+        for position in (0, 4, 2, 1, 3):
             value = position / 4 * (dimension.maximum - dimension.minimum)
             if dimension.step is not None:
                 value = round(value / dimension.step) * dimension.step
@@ -204,7 +206,7 @@ class PromptMessage:
 class Question:
     """A question, independent of the vendor's format."""
 
-    system: str  # what the judge is told first
+    system: str  # the instructions
     messages: tuple[PromptMessage, ...]  # the last one is the question
     form: AnswerForm  # what the answer must hold
     # how the form is imposed: by a schema, a function to call, in words, or in words with the probabilities of other
@@ -256,14 +258,10 @@ def score_question(
     max_tokens: int,
     examples: Sequence[Example] = (),
 ) -> Question:
-    """Asks for the scores of one pair.
+    """Asks for the scores of one pair, after rated examples.
 
-    Args:
-        pair: The pair.
-        dimensions: The rated dimensions; exactly one where `PromptedSettings.answers` is ``logprobs``.
-        settings: Their `answers` are a way that the model supports, not ``auto``.
-        max_tokens: Longest answer.
-        examples: They are shown before the question.
+    `PromptedSettings.answers` must be a way that the model supports, not ``auto``; with ``logprobs`` there is exactly
+    one dimension.
 
     Raises:
         AudioError: If a clip cannot be used.
@@ -311,7 +309,7 @@ def _pair_parts(pair: Pair, settings: PromptedSettings, label: str = "Response")
     labels = ["Context"] if len(pair.context) == 1 else [f"Context, {turn.role}" for turn in pair.context]
     turns = [(clip_label, turn.audio) for clip_label, turn in zip(labels, pair.context, strict=True)]
     return [
-        *([f"Situation: {pair.told}"] if pair.told else []),
+        *([f"Situation: {pair.situation_or_none}"] if pair.situation_or_none else []),
         *(_side(settings, "Context", turns, pair, "context_text") if pair.context else []),
         *_side(settings, label, [(label, pair.response)], pair, "response_text"),
     ]
@@ -341,8 +339,9 @@ def _side(
 
 def sound_of(source: AudioSource) -> Sound:
     """A clip as it is sent: mono, 16 bit, at its own rate up to `MAX_RATE`."""
-    rate = min(probe(source).rate, MAX_RATE)
-    samples = decode(source, rate)
+    clip = load_clip(source)
+    rate = min(clip.rate, MAX_RATE)
+    samples = resample(clip.samples, clip.rate, rate)
     file = io.BytesIO()
     soundfile.write(file, np.clip(samples, -1, 1), rate, format="WAV", subtype="PCM_16")
     return Sound(file.getvalue(), len(samples) / rate)

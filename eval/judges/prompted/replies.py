@@ -132,7 +132,7 @@ def error_in(body: Any) -> dict[str, Any] | None:
     """The fields of the error that a body holds; None where it holds none.
 
     The forms: ``{"error": {"message", "code", ...}}`` (OpenAI, Google) or with a text in it, alone or in a list (as
-    Google's streams); ``{"choices": [{"error": ...}]}`` (OpenRouter); the fields themselves beside no answer (vLLM).
+    Google's streams); ``{"choices": [{"error": ...}]}`` (OpenRouter); the fields themselves without an answer (vLLM).
     """
     if isinstance(body, list) and body:
         body = body[0]

@@ -55,7 +55,7 @@ class QueuedQuestion:
     """A question that can be asked."""
 
     build: Callable[[], Question]  # makes it; the clips are read again each time, so that waiting ones take no memory
-    sample: int  # how many times it is asked beside this one
+    sample: int  # which of the answers to it
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class AskedOutcome:
     answer: CachedAnswer | None = None  # None where there is none
     values: Mapping[str, float] = field(default_factory=dict)  # numbers by name that the answer holds
     failure: str = ""  # why there are none; never guessed at
-    kept: bool = False  # it was paid for before
+    cached: bool = False  # it was paid for before
     repeated: bool = False  # its answer is also that of an earlier task of this run, and is paid once
 
 
@@ -84,12 +84,9 @@ def values_in(reply: Reply, form: AnswerForm) -> dict[str, float]:
 class RateLimit:
     """Decides when the next request may start.
 
-    Without `rpm`, nothing waits until the server objects (HTTP 429). Then all requests wait for as long as the server
-    asks, and afterwards start at the rate at which answers came, a little faster with every answer.
-
-    Args:
-        rpm: Requests a minute; None = no limit yet.
-        stop: Ends all waiting once it is set.
+    Without `rpm` (requests a minute), nothing waits until the server objects (HTTP 429). Then all requests wait for as
+    long as the server asks, and afterwards start at the rate at which answers came, a little faster with every answer.
+    `stop` ends all waiting.
     """
 
     def __init__(self, rpm: float | None = None, stop: threading.Event | None = None) -> None:
@@ -133,13 +130,7 @@ class RateLimit:
 
 
 class Session:
-    """Asks one model in one way.
-
-    Args:
-        provider: The provider that is asked.
-        settings: How it is asked.
-        answers: Cache of answers.
-        budget: Dollars that may be spent; None = no limit.
+    """Asks one model in one way, within a budget in dollars (None = no limit).
 
     Raises:
         UserError: If the model does not support answers of that form, or the budget is negative or not finite.
@@ -158,13 +149,9 @@ class Session:
         price = settings.price or (None if provider.elsewhere else PRICES.get(self._name))
         self.budget = Budget(provider, price, budget)
         self.answers = answers
-        self._surprised = False  # whether this was said
 
     def ask(self, tasks: Sequence[QueuedQuestion], title: str) -> list[AskedOutcome]:
-        """Asks all questions without an answer in the cache.
-
-        Returns:
-            An outcome for each task, in order.
+        """Asks all questions without an answer in the cache; an outcome for each task, in order.
 
         Raises:
             UserError: If nobody can be asked this way (a wrong key, an unknown model, requests that are always bad), or
@@ -185,7 +172,7 @@ class Session:
         self._named_until = 0.0  # the end of the long wait that was named last
         try:
             with _stopped_by_signals(self._stop) as received:
-                # in a thread, so that it works in notebooks and signals are still handled
+                # In a thread: a notebook runs an event loop already, and the main thread must be free for signals
                 outcomes = in_daemon_thread(lambda: asyncio.run(self._run(tasks, title)), "asking").result()
         finally:
             if self._lost:
@@ -199,6 +186,7 @@ class Session:
         return outcomes
 
     async def _run(self, tasks: Sequence[QueuedQuestion], title: str) -> list[AskedOutcome]:
+        # Questions that are not reached before a stop have a status, too: none is silently without an answer
         outcomes = [AskedOutcome(failure=STOPPED)] * len(tasks)
         waiting = iter(enumerate(tasks))
         done = 0
@@ -211,7 +199,8 @@ class Session:
                         return
                     try:
                         outcomes[position] = await self._outcome(task)
-                    except BaseException:  # stops all workers, after the answers under way are stored
+                    # The other workers finish their requests, whose answers are stored, and begin no more
+                    except BaseException:
                         self._stop.set()
                         raise
                     done += 1
@@ -227,10 +216,11 @@ class Session:
 
     async def _outcome(self, task: QueuedQuestion) -> AskedOutcome:
         try:
+            # Clips are decoded in a thread: requests under way go on meanwhile
             question = await asyncio.to_thread(task.build)
             key = cache_key(self.provider, question, task.sample)
             answer = self.answers.get(key)
-            kept = answer is not None or key in self._under_way
+            cached = answer is not None or key in self._under_way
             repeated = key in self._seen
             self._seen.add(key)
             if answer is None:
@@ -240,9 +230,9 @@ class Session:
         except (AudioError, RequestError) as error:
             return AskedOutcome(failure=error.kind if isinstance(error, RequestError) else str(error))
         try:
-            return AskedOutcome(answer, values_in(answer.reply, question.form), kept=kept, repeated=repeated)
+            return AskedOutcome(answer, values_in(answer.reply, question.form), cached=cached, repeated=repeated)
         except Unread as error:
-            return AskedOutcome(answer, failure=str(error), kept=kept, repeated=repeated)
+            return AskedOutcome(answer, failure=str(error), cached=cached, repeated=repeated)
 
     async def _asked(self, question: Question, key: str, sample: int) -> CachedAnswer:
         """The answer, written to the cache; raises `RequestError` with the reason where there is none."""
@@ -258,7 +248,6 @@ class Session:
                         raise RequestError(STOPPED)
                     reply = await self._reply(question)
                     cost = self.budget.charge(reply.usage, size)
-                    self._name_surprise()
                     answer = CachedAnswer(reply, cost, time.monotonic() - started, 1 + tries.total())
                     self.answers.put(key, self._name, sample, answer)
                     return answer
@@ -297,45 +286,39 @@ class Session:
         self._failed += 1
         self._waited += time.monotonic() - begun
         tries[error.limited] += 1
-        # exponential backoff with full jitter (Brooker, 2015), in the number of failures of this kind
+        # Exponential backoff with full jitter (Brooker, 2015), in the number of failures of this kind: requests that
+        # failed together must not come back together
         delay = random.uniform(0.1, 1.0) * min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (tries[error.limited] - 1))
         if error.wait is not None:
             delay = error.wait * random.uniform(1.0, 1.1)
             self._name_long_wait(error.kind, error.wait)
         if error.limited:
             self._rate.limited(begun, delay)
+        # Nobody answers: without a single answer, so much time has passed as all attempts of those under way may take
         at_once = 1 if self.budget.one_by_one else self._workers
         mute = not self._good and self._waited >= ATTEMPTS * at_once * self.settings.timeout
-        if mute and self._vain >= _HOPELESS:
-            reason = f"no answer to the first {self._failed} requests, the last with {error.kind}: {error}"
-            raise UserError(f"{self._name}: {reason}")
         exhausted = mute or tries[False] >= ATTEMPTS or tries[True] >= _LIMITED_ATTEMPTS
-        if not error.retry or exhausted or self._stop.is_set():
-            self._bad += not error.retry or (exhausted and error.billed)
-            if self._bad >= _HOPELESS and not self._good:  # the other requests would be invalid too
-                what = "questions" if error.retry else "requests"
-                reason = f"the first {self._bad} {what} failed, the last with {error.kind}: {error}"
-                raise UserError(f"{self._name}: {reason}")
-            if error.retry and exhausted:
-                self._silent.add(question.fingerprint())
-            if len(self._silent) >= _SILENT_ROUNDS * self.settings.concurrency:
-                reason = f"no answer to {len(self._silent)} questions in a row, the last with {error.kind}: {error}"
-                raise UserError(f"{self._name}: {reason}; answers are kept; the same command goes on from there")
-            raise error
-        if not error.limited:
-            await self._rate.pause(delay)
+        if error.retry and not exhausted and not self._stop.is_set():
+            if not error.limited:  # all requests wait for the rate limit, and start with `acquire`
+                await self._rate.pause(delay)
+            return
+        self._bad += not error.retry or (exhausted and error.billed)
+        if error.retry and exhausted:
+            self._silent.add(question.fingerprint())
+        self._end_if_hopeless(error, mute)
+        raise error
 
-    def _name_surprise(self) -> None:
-        """Says on standard error, once, that an answer cost more than was reserved for it."""
-        if self.budget.surprise and self.budget.limit is not None and not self._surprised:
-            self._surprised = True
-            cost, reserved = self.budget.surprise
-            print(
-                f"{self._name}: by its tokens an answer cost ${cost:.2g}, where ${reserved:.2g} was expected at most; "
-                "from here on this is expected of all",
-                file=sys.stderr,
-                flush=True,
-            )
+    def _end_if_hopeless(self, error: RequestError, mute: bool) -> None:
+        """Ends the run where all other questions would fail, too, at the user's expense."""
+        last = f"the last with {error.kind}: {error}"
+        if mute and self._vain >= _HOPELESS:
+            raise UserError(f"{self._name}: no answer to the first {self._failed} requests, {last}")
+        if self._bad >= _HOPELESS and not self._good:
+            what = "questions" if error.retry else "requests"
+            raise UserError(f"{self._name}: the first {self._bad} {what} failed, {last}")
+        if len(self._silent) >= _SILENT_ROUNDS * self.settings.concurrency:
+            reason = f"no answer to {len(self._silent)} questions in a row, {last}"
+            raise UserError(f"{self._name}: {reason}; answers are kept; the same command goes on from there")
 
     def _name_long_wait(self, kind: str, wait: float) -> None:
         """Says on standard error, once for all requests that wait, that the server asks for a long wait."""

@@ -64,7 +64,7 @@ class EmpathyAgreement(evaluate.Metric):
         panel = [np.atleast_1d(np.array(reference, dtype=np.float64)) for reference in references]
         means = np.array([row[~np.isnan(row)].mean() if (~np.isnan(row)).any() else np.nan for row in panel])
         names = np.arange(len(score)) if groups is None else np.array([str(group) for group in groups])
-        draws = Resamples.draw(names.astype(str), resamples, seed)
+        draws = Resamples.sample(names.astype(str), resamples, seed)
         results: dict[str, Any] = {}
         for name, function in STATISTICS.items():
             statistic = estimate(function, score, means, resamples=draws)

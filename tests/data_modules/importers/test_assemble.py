@@ -40,7 +40,7 @@ def slowed(function):
         return function(*arguments, **named)
     return run
 
-module, name = {"check": (clips, "decode"), "write": (assemble, "write_pairs")}[sys.argv[1]]
+module, name = {"check": (clips, "load_clip"), "write": (assemble, "write_pairs")}[sys.argv[1]]
 setattr(module, name, slowed(getattr(module, name)))
 sys.exit(cli.main(sys.argv[2:]))
 """
@@ -92,7 +92,7 @@ def test_clips_are_not_checked_again_after_a_kill(large, embed, monkeypatch, tmp
     assert 10 <= done < CLIPS
     with journal.open("ab") as file:
         file.write(b'["cut off by th')
-    decoded = counting(monkeypatch, clips, "decode")
+    decoded = counting(monkeypatch, clips, "load_clip")
     resumed = large.load(**options)
     assert len(decoded.call_args_list) == CLIPS - done
     assert resumed.card.content_hash == whole(large, tmp_path, **options).card.content_hash
@@ -113,7 +113,7 @@ def test_shards_are_not_written_again_after_a_kill(large, monkeypatch, tmp_path)
     kill_when(large, "write", words, lambda: shards[2].is_file())
     done = [shard.stat().st_mtime_ns for shard in shards if shard.is_file()]
     assert 3 <= len(done) < SHARDS
-    decoded = counting(monkeypatch, clips, "decode")
+    decoded = counting(monkeypatch, clips, "load_clip")
     written = counting(monkeypatch, assembling, "write_pairs")
     resumed = large.load(embed_audio=True, shard_rows=SHARD_ROWS)
     decoded.assert_not_called()
@@ -128,7 +128,7 @@ def test_shards_are_not_written_again_after_a_kill(large, monkeypatch, tmp_path)
 def interrupted(source: Any, monkeypatch: pytest.MonkeyPatch, after: int, **options: Any) -> None:
     """An import that Ctrl-C stops when so many clips were checked."""
     with monkeypatch.context() as patch:
-        counting(patch, clips, "decode").side_effect = chain(repeat(DEFAULT, after), repeat(KeyboardInterrupt))
+        counting(patch, clips, "load_clip").side_effect = chain(repeat(DEFAULT, after), repeat(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             source.load(**options)
 
@@ -142,7 +142,7 @@ def test_other_input_begins_anew(large, monkeypatch):
         elif change == "text":
             large.pairs[0]["system_id"] = "another"
         with monkeypatch.context() as patch:
-            decoded = counting(patch, clips, "decode")
+            decoded = counting(patch, clips, "load_clip")
             large.load(embed_audio=change == "layout", overwrite=True)
             assert len(decoded.call_args_list) == CLIPS
         assert not stage_of(large).exists()
@@ -171,3 +171,8 @@ def test_a_clip_that_changes_during_the_import(large, monkeypatch):
     read = clips.read_clip
     monkeypatch.setattr(assembling, "read_clip", lambda content: read(content) + b"0")
     large.refuses(r"row 1 .*: the clip was changed during the import", embed_audio=True)
+
+
+@pytest.mark.parametrize("share", ["nan", "-1", "1.5", "inf"])
+def test_max_skipped_is_a_share(source, share):
+    source.refuses(f"--max-skipped {share}: expected a share of the pairs, from 0 to 1", max_skipped=float(share))

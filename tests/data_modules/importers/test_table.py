@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
-import soundfile
-from empathy_judge.cli import main
 from empathy_judge.data_modules import importers
-from empathy_judge.data_modules.errors import UserError, shown
+from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.ratings import Dimension
 
-from ..builders import EMPATHY, Source, reasons, scores
+from ..builders import EMPATHY, scores
 
 WARMTH = Dimension("warmth", 0, 100)
 
@@ -219,64 +215,6 @@ class TestLayouts:
         assert len(source.load(wide=False).ratings) == 8
 
 
-class TestBadAudio:
-    def test_every_kind_of_bad_clip_is_skipped_and_listed(self, tmp_path):
-        source = Source(tmp_path / "source", groups=10)
-        soundfile.write(tmp_path / "secret.wav", 0.1 * np.ones(4_000), 16_000)
-        (source.folder / "clips/004-0.wav").write_text("not audio at all, but text")
-        header = bytearray((source.folder / "clips/005-0.wav").read_bytes())
-        header[24:28] = (1).to_bytes(4, "little")
-        (source.folder / "clips/005-0.wav").write_bytes(header)
-        for row, (column, value) in {
-            0: ("response_audio", "clips/gone.wav"),
-            2: ("response_audio", "../secret.wav"),
-            4: ("context_audio", "I lost my keys."),
-            6: ("response_audio", ""),
-        }.items():
-            source.pairs[row][column] = value
-        dataset = source.load(max_skipped=0.3)
-        assert (len(dataset.pairs), len(dataset.ratings)) == (14, 28)
-        folder = source.folder.resolve()
-        assert reasons(dataset) == [
-            ("pairs.csv, row 1 (line 2), column 'response_audio'", f"value 'clips/gone.wav': no such file in {folder}"),
-            ("pairs.csv, row 3 (line 4), column 'response_audio'",
-             f"value '../secret.wav' leaves the folder {folder}; expected a path relative to it"),
-            ("pairs.csv, row 5 (line 6), column 'context_audio'", f"value 'I lost my keys.': no such file in {folder}"),
-            ("pairs.csv, row 7 (line 8), column 'response_audio'", "value None; expected the path of an audio file"),
-            ("pairs.csv, row 9 (line 10), column 'response_audio'",
-             "004-0.wav: not a sound file; expected wav, flac, ogg, mp3, aiff, au"),
-            ("pairs.csv, row 11 (line 12), column 'response_audio'",
-             "005-0.wav: sample rate 1 Hz; expected 4000 to 384000 Hz"),
-        ]  # fmt: skip
-        assert dataset.card.description == "6 pairs skipped, see skipped.csv."
-        message = r"row 1 \(line 2\), .*'clips/gone\.wav': no such file .*\(5 more .* 29% may"
-        source.refuses(message, max_skipped=0.29, overwrite=True)
-
-    @pytest.mark.parametrize(
-        "path",
-        [
-            "../secret.wav", "clips/../../secret.wav", "{root}/secret.wav", "link.wav", "folder/secret.wav",
-            "..\\secret.wav", "C:\\secret.wav", "\\\\host\\secret.wav",
-        ],
-    )  # fmt: skip
-    def test_paths_that_leave_the_folder(self, source, path):
-        secret = source.folder / "../elsewhere/secret.wav"
-        source.tone("../elsewhere/secret.wav")
-        source.tone("../secret.wav")
-        os.symlink(secret.resolve(), source.folder / "link.wav")
-        os.symlink(secret.resolve().parent, source.folder / "folder")
-        path = path.format(root=source.folder.parent)
-        source.pairs[1]["response_audio"] = path
-        source.refuses(rf"row 2 \(line 3\), column 'response_audio': value {re.escape(shown(path))} leaves the folder")
-
-    @pytest.mark.parametrize("path", ["a\0b.wav", "x" * 5_000, "clips", "loop/a.wav", "."])
-    def test_paths_that_are_no_files(self, source, path):
-        os.symlink("loop", source.folder / "loop")
-        pairs = source.table("pairs.jsonl", [*source.pairs[:1], {**source.pairs[1], "response_audio": path}])
-        ratings = source.table("r.csv", source.ratings[:2])
-        source.refuses(r"pairs\.jsonl, row 2 \(line 2\), column 'response_audio': ", pairs, ratings)
-
-
 def test_every_source_has_an_example():
     for name in importers.SOURCES:
         assert importers.load(name).EXAMPLE.startswith(f"{name} ")
@@ -285,42 +223,98 @@ def test_every_source_has_an_example():
         importers.load("nothing")
 
 
-class TestAudioRoot:
-    """A folder of audio that is a symbolic link to another disk."""
+def renamed(rows: list[dict[str, Any]], old: str, new: str) -> None:
+    for row in rows:
+        row[new] = row.pop(old)
 
-    @pytest.fixture
-    def linked(self, source, tmp_path) -> Any:
-        (source.folder / "clips").rename(tmp_path / "disk")
-        (source.folder / "clips").symlink_to(tmp_path / "disk")
-        source.table("pairs.csv", source.pairs)
-        source.table("ratings.csv", source.ratings)
-        return source
 
-    def run(self, source: Source, *words: str) -> int:
-        tables = [str(source.folder / "pairs.csv"), "--ratings", str(source.folder / "ratings.csv")]
-        return main(["import", "table", *tables, "--dimension", "empathy=1:5:1", "--out", str(source.out), *words])
+class TestBadTables:
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda s: s.ratings[2].update(pair_id="x"),
+             r"row 3 \(line 4\), column 'pair_id': value 'x'; no such pair"),
+            (lambda s: [row.update(pair_id="x") for row in s.ratings[2:4]], r"row 3 .*no such pair.*\(1 more\)"),
+            (lambda s: s.ratings[7].update(dimension="warmth"),
+             r"row 8 \(line 9\), column 'dimension': .*expected emp"),
+            (lambda s: s.pairs[3].update(pair_id="000-0"),
+             r"pairs\.csv, row 4 \(line 5\), .*'000-0'; .*row 1 \(line 2"),
+            (lambda s: s.ratings.append({**s.ratings[2], "score": 4}),
+             r"row 9 \(line 10\), .*'000-1'; .* row 3 \(line"),
+            (lambda s: s.ratings[1].update(rater_id=""),
+             r"row 2 \(line 3\), column 'rater_id': value None; expected tex"),
+            (lambda s: [row.pop("rater_id") for row in s.ratings],
+             r"no column 'rater_id'; it has 'pair_id', 'dimension'.*\(--rating-column\)"),
+            (lambda s: renamed(s.pairs, "pair_id", "id"),
+             r"no column 'pair_id'; .*expected a mapping pair_id=COLUMN \(--column\)"),
+            (lambda s: s.pairs[1].update(system_id="s3 "),
+             r"pairs\.csv, row 2 \(line 3\), column 'system_id': value 's3 '; .*without spaces around"),
+            (lambda s: s.ratings[2].update(rater_id=" x"),
+             r"ratings\.csv, row 3 \(line 4\), column 'rater_id': value ' x'; .*without spaces around it"),
+            (lambda s: s.pairs.clear(), r"pairs\.csv: the table holds no rows"),
+            (lambda s: s.ratings.clear(), r"ratings\.csv: the table holds no rows"),
+        ],
+    )  # fmt: skip
+    def test_what_is_wrong_is_named(self, source, change, message):
+        change(source)
+        source.refuses(message)
 
-    def test_it_is_named_or_refused(self, linked, tmp_path, capsys):
-        assert self.run(linked) == 2
-        assert "clips/context0.wav' leaves the folder" in capsys.readouterr().err
-        assert self.run(linked, "--audio-root", str(tmp_path / "disk")) == 0
-        said = capsys.readouterr().out
-        assert f"{linked.out}: 4 pairs in 2 groups, 8 ratings by 2 raters, 0 preferences; 0 pairs have no" in said
-        assert "{" not in said
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (
+                {"columns": {"response_audio": "file"}},
+                r"no column 'file' \(mapped to response_audio\); it has 'pair_id'",
+            ),
+            ({"columns": {"speaker": "system_id"}}, "column mapping speaker=system_id: expected .*: pair_id, group_id"),
+            (
+                {"dimensions": []},
+                r"pairs\.csv: no dimensions \(--dimension NAME=LOW:HIGH\[:STEP\]\); expected at least one, each",
+            ),
+            ({"dimensions": [EMPATHY, EMPATHY]}, "dimensions .*each name once"),
+        ],
+    )
+    def test_mappings(self, source, options, message):
+        source.refuses(message, **options)
 
-    def test_a_link_in_it_is_followed_and_one_beside_it_is_not(self, linked, tmp_path, capsys):
-        clip = tmp_path / "disk" / "000-1.wav"
-        clip.rename(tmp_path / "other.wav")
-        clip.symlink_to(tmp_path / "other.wav")
-        (tmp_path / "elsewhere").mkdir()
-        assert self.run(linked, "--audio-root", str(tmp_path / "elsewhere")) == 2
-        assert "clips/context0.wav' leaves the folder" in capsys.readouterr().err
-        assert self.run(linked, "--audio-root", str(tmp_path / "disk")) == 0
-        assert self.run(linked, "--audio-root", str(tmp_path / "none"), "--overwrite") == 2
-        assert f"argument --audio-root: '{tmp_path / 'none'}': expected a folder" in capsys.readouterr().err
+    @pytest.mark.parametrize(
+        ("score", "message"),
+        [
+            (6, r"value 6; expected for empathy: 1 to 5 in steps of 1"),
+            (0, r"value 0; expected for empathy: 1 to 5"),
+            (2.5, r"value 2\.5; expected for empathy: 1 to 5 in steps of 1"),
+            ("nan", "value 'nan'; expected a finite number"),
+            ("1e999", "value inf; expected a finite number"),
+            ("good", "value 'good'; expected a finite number"),
+            ("1_0", "value '1_0'; expected"),
+            ("3,5", r"value '3,5'; expected a finite number, such as 3\.5"),
+            ("NA", "value 'NA'; expected .*; not rated is an empty cell of a wide table, or no row of a long one"),
+            ("\u0664", "value '\u0664'; expected a finite number"),
+            ("", "value None; expected a finite number"),
+        ],
+    )
+    def test_scores(self, source, score, message):
+        source.ratings[4]["score"] = score
+        source.refuses(rf"ratings\.csv, row 5 \(line 6\), column 'score': {message}")
 
-    def test_paths_count_from_it_where_the_table_has_no_such_file(self, linked, tmp_path):
-        (linked.folder / "clips").unlink()
-        (tmp_path / "root").mkdir()
-        (tmp_path / "disk").rename(tmp_path / "root" / "clips")
-        assert self.run(linked, "--audio-root", str(tmp_path / "root")) == 0
+    @pytest.mark.parametrize("score", [10**400, True, [3], {"a": 1}, None, float("nan")])
+    def test_scores_in_json(self, source, score):
+        source.ratings[1]["score"] = score
+        pairs, ratings = source.table("pairs.csv", source.pairs), source.table("r.jsonl", source.ratings)
+        source.refuses(r"r\.jsonl, row 2 \(line 2\), column 'score': value .*finite number", pairs, ratings)
+
+    @pytest.mark.parametrize("value", [["a"], 1.5, True, {"x": 1}, "a\tb", "\ud800", 10**30, " "])
+    def test_ids_of_odd_types(self, source, value):
+        good, ratings = source.table("pairs.csv", source.pairs), source.table("r.csv", source.ratings)
+        pairs = source.table("pairs.jsonl", [{**source.pairs[0], "pair_id": value}])
+        source.refuses(r"pairs\.jsonl, row 1 \(line 1\), column 'pair_id': value .*expected text", pairs, ratings)
+        for column in ("pair_id", "rater_id", "dimension"):
+            ratings = source.table("r.jsonl", [{**source.ratings[0], column: value}])
+            source.refuses(rf"r\.jsonl, row 1 \(line 1\), column '{column}': value ", good, ratings)
+
+    def test_a_bad_tag_is_named_by_its_column(self, source):
+        source.pairs[1] |= {"tag:cue": "sad ", "mood": "low"}
+        source.pairs = [{"tag:cue": "", "mood": "", **row} for row in source.pairs]
+        source.refuses(r"pairs\.csv, row 2 \(line 3\), column 'tag:cue': value 'sad '")
+        source.pairs[1] |= {"tag:cue": "sad", "mood": "low\n"}
+        source.refuses(r"pairs\.csv, row 2 \(line 3\), column 'mood': value 'low", columns={"tag:mood": "mood"})

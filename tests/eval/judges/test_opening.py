@@ -12,7 +12,7 @@ from empathy_judge.commands import DONE
 from empathy_judge.data_modules.schema import PairDataset
 from scipy.stats import spearmanr
 
-from ....conftest import failed
+from ...conftest import failed
 
 FAST = ["--split", "validation", "--checks", "none", "--resamples", "20", "--json"]
 

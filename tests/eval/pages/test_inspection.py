@@ -2,211 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 from empathy_judge.data_modules.audio import decode
-from empathy_judge.data_modules.inspection import inspect_dataset
-from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset
-from empathy_judge.data_modules.writing import write_dataset, write_splits
-from empathy_judge.eval import rendering
-from empathy_judge.eval.inspection import inspection_facts, most_disputed, rating_bins
-from empathy_judge.eval.other_views import inspection_tables
-from empathy_judge.eval.pages import charts
-from empathy_judge.eval.pages.inspection import write_inspection_page
+from empathy_judge.data_modules.writing import write_dataset
+from empathy_judge.eval.inspection import inspection_facts
 
 from ...conftest import encoded, tone
-from ..conftest import HOSTILE, Page, printed_at
+from ..conftest import EMPATHY, HOSTILE, PAIRS, pair_rows, rating_rows, write_page
 
-EMPATHY = Dimension("empathy", 1, 5, 1)
 RATE = 16_000
-PAIRS, GROUPS, RATERS = 30, 6, 4
-
-
-def pair_rows(context: bool = True) -> list[dict[str, Any]]:
-    """Pairs with different responses, in groups that share a context."""
-    return [
-        {
-            "pair_id": f"pair-{number:02d}",
-            "group_id": f"group-{number % GROUPS}",
-            "system_id": f"system-{number % 2}",
-            "response_audio": encoded(tone(0.2 + number / 100, 300 + 10 * number, 0.4)),
-            **({"context_audio": encoded(tone(0.2, 150 + number % GROUPS, 0.4))} if context else {}),
-        }
-        for number in range(PAIRS)
-    ]
-
-
-def rating_rows(dimensions: tuple[Dimension, ...] = (EMPATHY,), raters: int = RATERS) -> pd.DataFrame:
-    rng = np.random.default_rng(0)
-    rows = []
-    for dimension in dimensions:
-        for number in range(PAIRS):
-            for rater in range(raters):
-                share = np.clip((number % 5) / 4 + rng.normal(0, 0.25), 0, 1)
-                steps = (dimension.maximum - dimension.minimum) / (dimension.step or 1e-6)
-                score = dimension.minimum + round(share * steps) * (dimension.step or 1e-6)
-                rows.append((f"pair-{number:02d}", f"rater-{rater}", dimension.name, min(score, dimension.maximum)))
-    return pd.DataFrame(rows, columns=["pair_id", "rater_id", "dimension", "score"])
 
 
 NO_RATINGS = rating_rows().iloc[:0]
-Inspected = Callable[..., Page]
-
-
-@pytest.fixture
-def inspected(tmp_path) -> Inspected:
-    """Writes a dataset, inspects it, and reads the page back."""
-
-    def inspect(
-        pairs: list[dict[str, Any]] | None = None,
-        ratings: pd.DataFrame | None = None,
-        preferences: pd.DataFrame | None = None,
-        dimensions: tuple[Dimension, ...] = (EMPATHY,),
-        splits: list[str | None] | None = None,
-        **card: Any,
-    ) -> Page:
-        data = tmp_path / "data"
-        written = DatasetCard(
-            **{"name": "tones", "source": "a test", "licence": "CC0-1.0", **card, "dimensions": dimensions}
-        )
-        frame = pd.DataFrame(pair_rows() if pairs is None else pairs, dtype=object)
-        write_dataset(data, written, frame, rating_rows(dimensions) if ratings is None else ratings, preferences)
-        if splits is not None:
-            write_splits(data, splits)
-        return write_page(data, tmp_path / "page")
-
-    return inspect
-
-
-def write_page(data: Path, out: Path) -> Page:
-    dataset = PairDataset.load(data)
-    write_inspection_page(dataset, inspect_dataset(PairDataset.load(data)), inspection_facts(dataset), out)
-    return Page((out / "index.html").read_text(encoding="utf-8"))
 
 
 # ---------------------------------------------------------------- facts
 
 
-def ratings_of(**scores: list[float]) -> pd.DataFrame:
-    rows = [(pair_id, f"r{n}", score) for pair_id, own in scores.items() for n, score in enumerate(own)]
-    return pd.DataFrame(rows, columns=["pair_id", "rater_id", "score"])
-
-
-def test_the_most_disputed_items_in_their_order():
-    ratings = ratings_of(
-        single=[5], agreed=[3, 3, 3], mild=[3, 4], wide=[1, 5], tied_b=[2, 4, 2, 4], tied_a=[4, 2, 4, 2],
-        three=[1, 3, 2],
-    )  # fmt: skip
-    found = most_disputed(ratings)
-    # mild (2 raters) has sqrt(1/2), three has 1, the tied ones sqrt(4/3), wide sqrt(8)
-    assert [item.pair_id for item in found] == ["wide", "tied_a", "tied_b", "three", "mild"]
-    assert [item.spread for item in found] == pytest.approx([8**0.5, (4 / 3) ** 0.5, (4 / 3) ** 0.5, 1, 0.5**0.5])
-    assert found[1].ratings == (("r1", 2.0), ("r3", 2.0), ("r0", 4.0), ("r2", 4.0))
-    equal = most_disputed(ratings_of(a=[2, 3, 4], b=[2, 2, 3, 4, 4], c=[1, 2, 3]))  # all have exactly 1: more raters
-    assert [(item.pair_id, item.spread) for item in equal] == [("b", 1.0), ("a", 1.0), ("c", 1.0)]
-
-
-@pytest.mark.parametrize(
-    ("dimension", "edges"),
-    [
-        (EMPATHY, [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]),
-        (Dimension("half", -1, 0, 0.5), [-1.25, -0.75, -0.25, 0.25]),
-        (Dimension("fine", 0, 100, 1), list(np.linspace(0, 100, 21))),
-        (Dimension("free", 0, 1), list(np.linspace(0, 1, 21))),
-        (Dimension("twenty-one", 0, 20, 1), list(np.arange(22) - 0.5)),
-    ],
-)
-def test_bins_of_a_scale(dimension, edges):
-    np.testing.assert_allclose(rating_bins(dimension), edges, atol=1e-12)
-
-
-def test_facts_of_ratings_and_preferences(tmp_path):
-    ratings = rating_rows().query("pair_id != 'pair-07'")
-    ratings = ratings.drop(ratings.query("pair_id == 'pair-03' and rater_id == 'rater-0'").index)
-    compared = [
-        ("pair-00", "pair-01", "a", 1.0), ("pair-01", "pair-00", "b", 2.0),  # they differ
-        ("pair-02", "pair-03", "a", 1.0), ("pair-02", "pair-03", "b", 2.0),  # alike
-        ("pair-04", "pair-05", "a", 0.0), ("pair-05", "pair-04", "b", 0.0),  # both call it a tie
-        ("pair-06", "pair-08", "c", 1.0),
-    ]  # fmt: skip
-    preferences = pd.DataFrame(
-        [(*row[:3], "empathy", row[3]) for row in compared],
-        columns=["chosen_id", "rejected_id", "rater_id", "dimension", "strength"],
-    )
-    card = DatasetCard("tones", (EMPATHY,), "a test", "CC0-1.0")
-    write_dataset(tmp_path / "data", card, pd.DataFrame(pair_rows(), dtype=object), ratings, preferences)
-    (tmp_path / "data" / "skipped.csv").write_text('where,reason\n"a.csv, row 3","cut off, ""badly"""\n')
-    facts = inspection_facts(PairDataset.load(tmp_path / "data"))
-    own = facts.ratings["empathy"]
-    assert own.pairs_by_raters == {0: 1, 3: 1, 4: 28}
-    expected = [int((ratings["score"] == step).sum()) for step in (1, 2, 3, 4, 5)]
-    assert [*own.scores.counts] == expected
-    assert np.sum(list(own.scores_by_rater.values()), axis=0).tolist() == expected
-    assert sum(own.scores_by_rater["rater-0"]) == 28
-    assert [rater.n_ratings for rater in own.raters] == [28, 29, 29, 29]
-    assert facts.preferences["empathy"].as_json() == {
-        "comparisons": 7, "raters": 3, "ties": 2, "couples": 4, "shared_couples": 3, "unanimous_couples": 2,
-        "disputed": [{"pair_ids": ["pair-00", "pair-01"], "votes": [1, 0, 1]}],
-    }  # fmt: skip
-    assert [*facts.skipped] == [{"where": "a.csv, row 3", "reason": 'cut off, "badly"'}]
-    assert json.loads(json.dumps(facts.as_json(), allow_nan=False))["ratings"]["empathy"]["pairs_by_raters"]["0"] == 1
-
-
-def test_tables_for_the_terminal(inspected, tmp_path):
-    """Names come from outside and are no markup; long lists are cut."""
-    silence = {"response_audio": encoded(np.zeros(RATE, np.float32))}
-    rows = [{**row, "group_id": f"[red]{row['group_id']}"} for row in pair_rows()]
-    ratings = rating_rows(raters=29).query("pair_id != 'pair-29'")
-    odd = ratings.query("rater_id == 'rater-0'").assign(rater_id="[b]odd", score=3.0)
-    compared = [("pair-00", "pair-01", "a", "empathy", 1.0), ("pair-00", "pair-01", "b", "empathy", 0.0)]
-    inspected(
-        [{**row, **(silence if n < 12 else {})} for n, row in enumerate(rows)],
-        pd.concat([ratings, odd]),
-        pd.DataFrame(compared, columns=["chosen_id", "rejected_id", "rater_id", "dimension", "strength"]),
-        splits=["train"] * 20 + ["test"] * 10,
-    )
-    dataset = PairDataset.load(tmp_path / "data")
-    found, facts = inspect_dataset(dataset), inspection_facts(dataset)
-    text = printed_at(150, inspection_tables(found, facts))
-    lines = [[cell.strip() for cell in line.strip("│┃ ").split("│")] for line in text.splitlines()]
-    cells = {own[0]: own[1:] for own in lines}
-    panel, rater = facts.reliability["empathy"], facts.ratings["empathy"].raters[0]
-    assert "tones (human ratings)" in text
-    assert cells["pairs"] == ["30", "20", "10"]
-    assert cells["leave-one-out human agreement (Spearman)"] == [rendering.ranged(panel.spearman)]
-    assert cells["noise ceiling of the panel mean"] == [rendering.ranged(panel.panel_mean)]
-    assert cells["raters per pair"] == ["30 to 30, median 30"]
-    seconds = found.seconds["response"]
-    assert cells["response"][1:3] == [f"{seconds.minimum:.2f}", f"{seconds.median:.2f}"]
-    assert (cells["ties"], cells["unanimous couples"]) == (["1"], ["0"])
-    mean, spread = (rendering.number(own) for own in (rater.mean, rater.spread))
-    severity, agreement = rendering.signed(rater.severity.value), rendering.ranged(rater.agreement)
-    assert cells["[b]odd"] == ["29", mean, severity, spread, agreement, rendering.percent(rater.scale_share)]
-    assert cells["constant"] == ["[b]odd", rater.flags[0].evidence]
-    assert "rater-9" not in text
-    assert "and 5 more (--json lists all)" in " ".join(text.split())
-    assert ["silent", "pair-00, response"] in [own[:2] for own in lines]
-    assert cells["silent"][0] == "and 2 more"
-    assert ["group_id in several splits", "[red]group-0", "test, train"] in lines
-    assert cells["without rating"][0] == "pair-29"
-
-
 # ---------------------------------------------------------------- charts
-
-
-def test_a_histogram_writes_shares_that_are_those_of_its_counts():
-    chart = charts.histogram((0.5, 1.5, 2.5, 3.5), (30, 0, 10), "rating", "in <words>", ticks=(1, 2, 3))
-    texts = [text for text in re.findall(r">([^<]*)</text>", chart) if text]
-    assert texts == ["1", "2", "3", "rating", "75 %", "0", "25 %"]
-    assert 'aria-label="in &lt;words&gt;"' in chart
 
 
 # ---------------------------------------------------------------- the page

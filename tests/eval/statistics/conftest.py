@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from empathy_judge.data_modules.ratings import RatingTable
-from empathy_judge.eval.people_report import people_report
+from empathy_judge.eval.report.people import PeopleReport
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.reliability import measure, rated_items
 
@@ -37,7 +37,7 @@ def simulated(
 
 def own_groups(n: int, resamples: int = 0) -> Resamples:
     """Draws of n items, each a group of its own."""
-    return Resamples.draw([f"g{item}" for item in range(n)], resamples, 0)
+    return Resamples.sample([f"g{item}" for item in range(n)], resamples, 0)
 
 
 def redrawn(resamples: Resamples) -> list[np.ndarray]:
@@ -56,6 +56,6 @@ def long(scores: np.ndarray) -> pd.DataFrame:
 def reliability(
     ratings: pd.DataFrame, dimension: str, groups: Mapping[str, str], resamples: int = 1000, seed: int = 0
 ) -> dict[str, Any]:
-    """`people_report` of a long table of ratings."""
+    """`PeopleReport` of a long table of ratings."""
     table, draws = rated_items(ratings, dimension, groups, resamples, seed)
-    return people_report(table, draws, measure(table, draws, seed), seed).as_json()
+    return PeopleReport.measured(table, draws, measure(table, draws, seed), seed).as_json()

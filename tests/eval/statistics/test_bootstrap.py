@@ -33,7 +33,7 @@ def tied_scores(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("name", STATISTICS)
 def test_draws_equal_the_plain_statistic_on_the_repeated_items(name):
     x, y, groups = tied_scores(60, seed=1)
-    resamples = Resamples.draw(groups, 50, seed=3)
+    resamples = Resamples.sample(groups, 50, seed=3)
     draws = estimate(STATISTICS[name], x, y, resamples=resamples).draws
     for draw, items in zip(draws, redrawn(resamples), strict=True):
         assert draw == pytest.approx(STATISTICS[name](x[items], y[items]), abs=1e-12)
@@ -41,8 +41,8 @@ def test_draws_equal_the_plain_statistic_on_the_repeated_items(name):
 
 def test_groups_are_drawn_whole_and_as_many_as_there_are():
     groups = ["a", "b", "a", "c", "b", "a"]
-    resamples = Resamples.draw(groups, 200, seed=0)
-    items = resamples.draws(lambda drawn: np.bincount(drawn, minlength=6))
+    resamples = Resamples.sample(groups, 200, seed=0)
+    items = resamples.apply(lambda drawn: np.bincount(drawn, minlength=6))
     assert items.shape == (200, 6)
     np.testing.assert_array_equal(items[:, 0], items[:, 2])
     np.testing.assert_array_equal(items[:, 0], items[:, 5])
@@ -65,7 +65,7 @@ def test_undefined_resamples_are_counted_and_too_many_of_them_leave_no_interval(
 def test_a_resample_in_which_the_scores_are_constant_is_undefined():
     # Only group 0 differs from the rest: without it the judge is constant, in (6/7)^7 = 34 % of draws.
     x, y, groups = np.array([2.0] + 6 * [1.0]), np.arange(7.0), [str(i) for i in range(7)]
-    resamples = Resamples.draw(groups, 1000, seed=0)
+    resamples = Resamples.sample(groups, 1000, seed=0)
     without = resamples.counts[:, 0] == 0
     for function in CORRELATIONS:
         undefined = np.isnan(estimate(function, x, y, resamples=resamples).draws)
@@ -75,7 +75,7 @@ def test_a_resample_in_which_the_scores_are_constant_is_undefined():
 
 def test_differences_and_ratios_are_taken_draw_by_draw():
     x, y, groups = tied_scores(60, seed=8)
-    resamples = Resamples.draw(groups, 100, seed=0)
+    resamples = Resamples.sample(groups, 100, seed=0)
     one, other = (estimate(mae, x, v, resamples=resamples) for v in (y, np.zeros(60)))
     apart, divided = difference(one, other, resamples), ratio(one, other, resamples)
     assert apart.value == pytest.approx(one.value - other.value, abs=1e-12)
@@ -103,7 +103,7 @@ def test_intervals_over_groups_cover_the_truth_and_intervals_over_items_do_not(f
     for seed in range(100):
         x, y, groups = simulated(seed)
         for kind, clusters in (("groups", groups), ("items", np.arange(len(x)).astype(str))):
-            result = estimate(function, x, y, resamples=Resamples.draw(clusters, 200, seed))
+            result = estimate(function, x, y, resamples=Resamples.sample(clusters, 200, seed))
             covered[kind] += result.low <= truth <= result.high
     assert 88 <= covered["groups"] <= 99
     assert covered["items"] < covered["groups"]
@@ -113,7 +113,7 @@ def test_bca_interval_equals_that_of_scipy():
     """Every item its own group: SciPy leaves out one item at a time, as we do one group."""
     rng = np.random.default_rng(0)
     x = rng.exponential(size=40)
-    resamples = Resamples.draw(np.arange(40).astype(str), 20_000, seed=0, interval="bca")
+    resamples = Resamples.sample(np.arange(40).astype(str), 20_000, seed=0, interval="bca")
     assert (resamples.resamples, resamples.jackknife) == (20_000, 40)
     np.testing.assert_array_equal(resamples.counts[20_000:].sum(axis=1), np.full(40, 39))
     ours = estimate(np.mean, x, resamples=resamples)
@@ -136,7 +136,7 @@ def test_bca_percentiles_by_hand():
 
 
 def test_many_groups_are_left_out_several_at_a_time():
-    resamples = Resamples.draw(np.arange(450).astype(str), 10, seed=0, interval="bca")
+    resamples = Resamples.sample(np.arange(450).astype(str), 10, seed=0, interval="bca")
     assert resamples.jackknife == 200
     left_out = 1 - resamples.counts[10:]
     np.testing.assert_array_equal(left_out.sum(axis=0), np.ones(450))
@@ -151,7 +151,7 @@ def test_alpha_is_covered_with_six_groups():
         groups = np.arange(24) // 4
         quality = 0.7 * rng.normal(size=6)[groups] + np.sqrt(0.51) * rng.normal(size=24)
         scores = quality[:, None] + rng.normal(size=(24, 4))
-        found = krippendorff_alpha(table_of(scores.T), "interval", Resamples.draw(groups, 200, seed))
+        found = krippendorff_alpha(table_of(scores.T), "interval", Resamples.sample(groups, 200, seed))
         held.append(found.low <= truth <= found.high)
     assert 0.9 <= np.mean(held) <= 0.99
 
@@ -175,3 +175,14 @@ def test_intervals_of_correlations_are_those_of_fishers_z(ratings):
     below = t_interval(Statistic(-1.0), 0.1, 7, ratings)
     assert (below.low, below.value) == (-1.0, -1.0)
     assert t_interval(Statistic(value), 0.0, 7, ratings).high == value
+
+
+def test_draws_within_strata():
+    strata, groups = ["b", "a", "a", "b", "b", "a"], ["g", "g", "h", "g", "i", "k"]
+    drawn = Resamples.sample(groups, 200, 0, strata=strata)
+    assert drawn.codes.tolist() == [3, 0, 1, 3, 4, 2]  # g of a and g of b are two groups
+    assert (drawn.counts[:, :3].sum(axis=1) == 3).all()
+    assert (drawn.counts[:, 3:].sum(axis=1) == 2).all()
+    assert abs(np.corrcoef(drawn.counts[:, 0], drawn.counts[:, 3])[0, 1]) < 0.2
+    one = Resamples.sample(groups, 20, 0, strata=["a"] * 6)
+    np.testing.assert_array_equal(one.counts, Resamples.sample(groups, 20, 0).counts)

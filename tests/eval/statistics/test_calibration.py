@@ -54,7 +54,7 @@ def error_by_hand(x: np.ndarray, y: np.ndarray, bins: int = 10) -> float:
 
 def test_scale_use_is_numpys_also_in_resamples():
     x, y, groups = scores()
-    resamples = Resamples.draw(groups, 80, 1)
+    resamples = Resamples.sample(groups, 80, 1)
     found = scale_use(x, y, 1.0, 5.0, resamples)
     for side, chosen in ((found["judge"], 0), (found["human"], 1)):
         check(side["mean"], lambda *own, k=chosen: own[k].mean(), x, y, resamples)
@@ -122,7 +122,7 @@ def test_scores_that_rounding_alone_sets_apart_share_a_bin():
 
 def test_error_is_that_of_the_curve_and_of_repeated_items():
     x, y, groups = scores(seed=3)
-    resamples = Resamples.draw(groups, 60, 2)
+    resamples = Resamples.sample(groups, 60, 2)
     found = expected_calibration_error(x, y, resamples)
     check(found, error_by_hand, x, y, resamples)
     curve = calibration_curve(x, y, groups)
@@ -143,7 +143,7 @@ def test_a_shifted_a_constant_and_a_perfect_judge():
 
 def test_line_is_scipys_also_in_resamples():
     x, y, groups = scores(seed=4)
-    resamples = Resamples.draw(groups, 60, 3)
+    resamples = Resamples.sample(groups, 60, 3)
     found = estimates(calibration_line, x, y, resamples=resamples, reasons={"slope": "", "intercept": ""})
     check(found["slope"], lambda a, b: stats.linregress(a, b).slope, x, y, resamples)
     check(found["intercept"], lambda a, b: stats.linregress(a, b).intercept, x, y, resamples)
@@ -167,7 +167,7 @@ LINEAR = [
 def test_mapping_is_scikit_learns(mapping, expected):
     groups = np.arange(10) % 5  # as many as folds: the division does not matter
     np.testing.assert_allclose(mapped_scores(X, Y, groups, mapping, seed=3), expected, rtol=0, atol=1e-9)
-    found = mapped_errors(X, Y, groups, mapping, Resamples.draw(groups, 50, 0), seed=3)
+    found = mapped_errors(X, Y, groups, mapping, Resamples.sample(groups, 50, 0), seed=3)
     assert found["mae"].value == pytest.approx(np.abs(Y - expected).mean(), abs=1e-9)
     assert found["rmse"].value == pytest.approx(np.sqrt(((Y - expected) ** 2).mean()), abs=1e-9)
     assert found["mae"].low < found["mae"].value < found["mae"].high
@@ -193,7 +193,7 @@ def test_an_interval_holds_its_error_or_there_is_none(mapping):
         rng = np.random.default_rng(seed)
         groups, truth = np.repeat(np.arange(15), 4).astype(str), rng.normal(3, 1, 60)
         score, human = truth + rng.normal(0, 0.7, 60), truth + rng.normal(0, 0.4, 60)
-        found.append(mapped_errors(score, human, groups, mapping, Resamples.draw(groups, 200, 0))["error"])
+        found.append(mapped_errors(score, human, groups, mapping, Resamples.sample(groups, 200, 0))["error"])
     held = [error for error in found if error.low is not None]
     assert all(error.low <= error.value <= error.high for error in held)
     reasons = {error.reason for error in found if error.low is None}

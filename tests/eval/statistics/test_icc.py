@@ -96,7 +96,7 @@ def test_one_way_with_raters_of_its_own_for_every_item():
 @pytest.mark.parametrize("missing", [0.0, 0.4])  # by the closed form, and by the equations of biases
 def test_every_resample_is_the_icc_of_the_items_that_often(missing):
     scores = panel(40, 5, missing)
-    resamples = Resamples.draw(np.arange(len(scores)) // 2, 4, 0)
+    resamples = Resamples.sample(np.arange(len(scores)) // 2, 4, 0)
     found = icc(table_of(scores.T), resamples)
     for row, items in enumerate(redrawn(resamples)):
         again = measured(scores[items])

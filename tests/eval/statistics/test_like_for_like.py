@@ -54,7 +54,7 @@ def test_a_judge_that_is_one_more_rater_is_told_apart_as_seldom_as_promised(k, p
         rng = np.random.default_rng([k, pool, seed])
         scores, groups = people(200, pool + 1, rng)
         table = table_of(thinned(scores[1:], k, rng))
-        found.append(like_for_like(scores[0], table, Resamples.draw(groups, 200, seed)))
+        found.append(like_for_like(scores[0], table, Resamples.sample(groups, 200, seed)))
     judge, rater = (np.mean([getattr(own, side).value for own in found]) for side in ("judge", "rater"))
     assert judge / rater == pytest.approx(1, abs=ratio)
     told = [own.verdict != "not told apart from one rater" for own in found]
@@ -72,7 +72,7 @@ def test_by_hand_with_missing_scores_and_a_rater_who_is_left_out():
     judge[:5] = NAN
     scores[0, 14:] = NAN  # nine scored items are left
     scores[1, 30:] = NAN
-    found = like_for_like(judge, table_of(scores), Resamples.draw(groups, 100, 0))
+    found = like_for_like(judge, table_of(scores), Resamples.sample(groups, 100, 0))
     own, theirs, items = [], [], []
     for r in (1, 2, 3):
         kept = ~np.isnan(scores[r]) & ~np.isnan(judge)
@@ -90,7 +90,7 @@ def test_by_hand_with_missing_scores_and_a_rater_who_is_left_out():
 
 def test_the_raters_side_is_the_leave_one_out_agreement():
     scores, groups = people(60, 5, np.random.default_rng(1))
-    table, draws = table_of(scores), Resamples.draw(groups, 50, 0)
+    table, draws = table_of(scores), Resamples.sample(groups, 50, 0)
     found = held_out(scores.mean(axis=0), table, draws)
     together = leave_one_rater_out(table, draws)[0]
     rater = (found.rater * found.weights).sum(axis=0) / found.weights.sum(axis=0)
@@ -104,7 +104,7 @@ def test_the_mean_of_k_raters_is_worth_k_also_beside_two_raters(k):
     for seed in range(4):
         scores, groups = people(8000, 2 + k, np.random.default_rng([k, seed]), differ=0.0)
         judge = scores[2:].mean(axis=0)
-        found.append(like_for_like(judge, table_of(scores[:2]), Resamples.draw(groups, 0, 0)).effective_raters)
+        found.append(like_for_like(judge, table_of(scores[:2]), Resamples.sample(groups, 0, 0)).effective_raters)
     assert np.mean([own.value or NAN for own in found]) == pytest.approx(k, rel=0.15)
 
 
@@ -113,7 +113,7 @@ def test_a_judge_that_knows_the_true_scores_is_worth_more_raters_than_there_are(
     truth = rng.normal(size=400)
     scores = truth + 0.2 * rng.normal(size=(4, 400))
     judge = scores.mean(axis=0)  # it has seen the ratings
-    found = like_for_like(judge, table_of(scores), Resamples.draw(np.arange(400), 50, 0)).effective_raters
+    found = like_for_like(judge, table_of(scores), Resamples.sample(np.arange(400), 50, 0)).effective_raters
     assert (found.value, found.reason) == (None, AS_GOOD_AS_TRUE_SCORES)
     assert (found.low or NAN) > 4
 
@@ -121,17 +121,17 @@ def test_a_judge_that_knows_the_true_scores_is_worth_more_raters_than_there_are(
 def test_too_few_items_groups_or_raters():
     scores, groups = people(40, 3, np.random.default_rng(4))
     judge, table = scores.mean(axis=0), table_of(scores)
-    few = like_for_like(judge[:9], table_of(scores[:, :9]), Resamples.draw(groups[:9], 20, 0))
+    few = like_for_like(judge[:9], table_of(scores[:, :9]), Resamples.sample(groups[:9], 20, 0))
     assert few.difference.reason == ("no rater can be compared: shares 9 items with other raters, at least 10 needed")
-    one_group = like_for_like(judge, table, Resamples.draw(np.zeros(40, int), 20, 0))
+    one_group = like_for_like(judge, table, Resamples.sample(np.zeros(40, int), 20, 0))
     assert one_group.difference.value is not None
     assert (one_group.difference.reason or "").startswith("no interval: 1 group, at least")
     scores[1, ::2] = scores[2, 1::2] = NAN  # both share with the first rater alone, each at other items
     scores[1, 18:] = scores[2, 18:] = NAN
-    lonely = like_for_like(judge, table_of(scores), Resamples.draw(groups, 20, 0))
+    lonely = like_for_like(judge, table_of(scores), Resamples.sample(groups, 20, 0))
     assert lonely.difference.value is not None
     assert lonely.difference.reason == "no interval: 1 rater can be compared, at least 2 needed"
-    constant = like_for_like(np.ones(40), table, Resamples.draw(groups, 20, 0))
+    constant = like_for_like(np.ones(40), table, Resamples.sample(groups, 20, 0))
     assert constant.difference.reason == (
         "no rater can be compared: this rater, the judge or the mean of the others is constant"
     )
@@ -142,7 +142,7 @@ def test_too_few_items_groups_or_raters():
 def test_raters_whose_differences_come_out_as_0_are_not_known_to_be_alike():
     """By hand: all variance is of the items, but its degrees of freedom are fewer than theirs."""
     groups, ours = 20, np.array([0.3, 0.1, 0.2])  # judge - rater of 3 raters, items of each alike
-    draws = Resamples.draw(np.arange(groups), 4, 0)
+    draws = Resamples.sample(np.arange(groups), 4, 0)
     drawn = 0.2 + np.array([0.1, -0.1, 0.2, -0.2])
     apart = np.array([0.1, -0.1, 0.0])  # what half of the groups say, the other half denies
     difference = np.column_stack([ours, np.tile(drawn, (3, 1)), np.tile(np.column_stack([apart, -apart]), HALVINGS)])
@@ -159,7 +159,7 @@ def test_raters_whose_differences_come_out_as_0_are_not_known_to_be_alike():
 
 def test_dimensions_count_alike_and_a_rater_of_both_is_one_rater():
     scores, groups = people(80, 4, np.random.default_rng(5))
-    judge, draws = scores[0], Resamples.draw(groups, 100, 0)
+    judge, draws = scores[0], Resamples.sample(groups, 100, 0)
     first = held_out(judge, table_of(scores[1:3]), draws)
     second = held_out(judge[:40], table_of(scores[1:, :40]), draws.select(np.arange(40)))
     both = compared(pooled([first, second]), draws, n=2)
@@ -177,12 +177,12 @@ def test_rounding_of_a_mean_orders_nothing():
     rng = np.random.default_rng(0)
     other = rng.uniform(1, 5, 40)
     constant = table_of(np.stack([np.full(40, 3.0), other]))
-    found = held_out(rng.normal(size=40), constant, Resamples.draw(np.arange(40).astype(str), 20, 0))
+    found = held_out(rng.normal(size=40), constant, Resamples.sample(np.arange(40).astype(str), 20, 0))
     assert set(found.left_out) == {"r0", "r1"}  # one rater is constant, beside the other the rest is
 
     steps = rng.integers(10, 51, (4, 60))
     exact, written = table_of(steps.astype(float)), table_of(steps / 10)  # whole numbers have exact sums
-    score, draws = rng.normal(size=60), Resamples.draw(np.arange(60).astype(str), 20, 0)
+    score, draws = rng.normal(size=60), Resamples.sample(np.arange(60).astype(str), 20, 0)
     first, second = (held_out(score, table, draws) for table in (exact, written))
     np.testing.assert_allclose(second.judge[:, 0], first.judge[:, 0], rtol=1e-12)
     np.testing.assert_allclose(second.rater[:, 0], first.rater[:, 0], rtol=1e-12)
@@ -192,6 +192,6 @@ def test_rounding_of_a_mean_orders_nothing():
 def test_correlations_differ_by_at_most_2():
     """Two raters: one degree of freedom, whose quantile is 12.7."""
     rng = np.random.default_rng(1)
-    raters, draws = rng.normal(size=(2, 30)), Resamples.draw(np.arange(30), 200, 0)
+    raters, draws = rng.normal(size=(2, 30)), Resamples.sample(np.arange(30), 200, 0)
     found = like_for_like(raters[0] + 0.1 * rng.normal(size=30), table_of(raters), draws)
     assert (found.difference.low, found.difference.high) == (-2.0, 2.0)

@@ -109,7 +109,7 @@ def test_draws_are_the_statistic_of_repeated_items(epsilon, monkeypatch):
     """Whatever the size of the blocks."""
     monkeypatch.setattr(pairwise, "tie_calibration", lambda *_: (epsilon, None))
     x, y = scores(30, 3)
-    resamples = Resamples.draw(np.arange(30) % 6, 12, 5)
+    resamples = Resamples.sample(np.arange(30) % 6, 12, 5)
     for block in (1 << 20, 70):
         monkeypatch.setattr("empathy_judge.eval.statistics.rank_draws._PAIRS", block)
         found = item_pairs(x, y, resamples)
@@ -122,7 +122,7 @@ def test_interval_holds_the_value_and_nan_is_dropped():
     x, y = scores(120, 5)
     gaps = x.copy()
     gaps[::10] = NAN
-    found = item_pairs(gaps, y, Resamples.draw(np.arange(120) // 4, 300, 0)).concordance
+    found = item_pairs(gaps, y, Resamples.sample(np.arange(120) // 4, 300, 0)).concordance
     assert (found.n, found.dropped) == (108, 12)
     assert found.low < found.value < found.high
     kept = ~np.isnan(gaps)
@@ -132,7 +132,7 @@ def test_interval_holds_the_value_and_nan_is_dropped():
 def test_too_many_pairs_have_no_interval(monkeypatch):
     monkeypatch.setattr(pairwise, "MAX_PAIRS", 100)
     x, y = scores(20, 0)
-    found = item_pairs(x, y, Resamples.draw(np.arange(20), 50, 0)).concordance
+    found = item_pairs(x, y, Resamples.sample(np.arange(20), 50, 0)).concordance
     assert found.value == pytest.approx(by_loop(x, y, concordance), abs=1e-12)
     assert (found.low, found.reason) == (None, "no interval: 190 pairs, at most 100 are resampled")
 
@@ -187,7 +187,7 @@ def by_group(name: str, x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> dic
 def test_mean_of_scipy_by_group(name):
     x, y, groups = grouped()
     expected = by_group(name, x, y, groups)
-    found = within_groups(name, x, y, groups, Resamples.draw(groups, 0, 0))
+    found = within_groups(name, x, y, groups, Resamples.sample(groups, 0, 0))
     assert found.mean.value == pytest.approx(np.mean(list(expected.values())), abs=1e-12)
     sizes = np.bincount(groups)
     assert found.groups == len(expected)
@@ -202,12 +202,12 @@ def test_top_1_by_hand():
     groups = np.array(list("aaabbbcccdde"))
     score = np.array([1.0, 2, 3, 5, 5, 1, 3, 2, 1, 1, 2, 9])
     human = np.array([1.0, 1, 4, 2, 1, 1, 1, 2, 2, 3, 3, 5])
-    found = within_groups("top_1", score, human, groups, Resamples.draw(groups, 0, 0))
+    found = within_groups("top_1", score, human, groups, Resamples.sample(groups, 0, 0))
     assert found.mean.value == pytest.approx((1 + 0.5 + 0) / 3, abs=1e-12)
     assert (found.groups, found.too_small, found.constant) == (3, 1, 1)
     assert found.chance == pytest.approx((1 / 3 + 1 / 3 + 2 / 3) / 3, abs=1e-12)
     assert found.mean.n == 9
-    constant = within_groups("top_1", np.ones(12), human, groups, Resamples.draw(groups, 0, 0))
+    constant = within_groups("top_1", np.ones(12), human, groups, Resamples.sample(groups, 0, 0))
     assert constant.mean.value == pytest.approx(constant.chance, abs=1e-12)
 
 
@@ -215,7 +215,7 @@ def test_top_1_by_hand():
 def test_draws_of_whole_groups_are_means_over_drawn_groups(name):
     """Two groups per cluster: a drawn cluster brings its groups as often as it is drawn."""
     x, y, groups = grouped(seed=2)
-    resamples = Resamples.draw(groups // 2, 40, 3)
+    resamples = Resamples.sample(groups // 2, 40, 3)
     found, own = within_groups(name, x, y, groups, resamples), by_group(name, x, y, groups)
     for draw, counts in zip(found.mean.draws, resamples.counts, strict=True):
         drawn = np.repeat(list(own), [int(counts[resamples.codes[groups == group][0]]) for group in own])
@@ -227,7 +227,7 @@ def test_draws_of_whole_groups_are_means_over_drawn_groups(name):
 def test_draws_of_groups_that_span_clusters_are_the_statistic_of_repeated_items(name):
     x, y, _ = grouped(seed=3)
     groups, clusters = np.arange(120) % 6, np.arange(120) // 6
-    resamples = Resamples.draw(clusters, 25, 4)
+    resamples = Resamples.sample(clusters, 25, 4)
     found = within_groups(name, x, y, groups, resamples)
     assert found.groups == 6
     for draw, items in zip(found.mean.draws, redrawn(resamples), strict=True):
@@ -239,7 +239,7 @@ def test_missing_scores_are_left_out_of_their_groups():
     x, y, groups = grouped(seed=6)
     gaps = x.copy()
     gaps[:15] = NAN
-    found = within_groups("top_1", gaps, y, groups, Resamples.draw(groups, 0, 0))
+    found = within_groups("top_1", gaps, y, groups, Resamples.sample(groups, 0, 0))
     assert found.mean.dropped == 15
     expected = by_group("top_1", x[15:], y[15:], groups[15:])
     assert found.mean.value == pytest.approx(np.mean(list(expected.values())), abs=1e-12)
@@ -249,7 +249,7 @@ def test_missing_scores_are_left_out_of_their_groups():
 def test_undefined_means_over_groups_have_a_reason(name):
     def reason(x: list[float], y: list[float], groups: list[int]) -> str | None:
         arrays = np.array(x), np.array(y), np.array(groups)
-        draws = Resamples.draw(arrays[2], 10, 0)
+        draws = Resamples.sample(arrays[2], 10, 0)
         found = within_groups(name, *arrays, draws)
         assert found.mean.value is None
         assert (found.groups, found.chance) == (0, None)

@@ -47,7 +47,7 @@ def test_blocks_and_threads_change_nothing(monkeypatch):
     rng = np.random.default_rng(0)
     human = rng.integers(1, 6, 30_000).astype(np.float64)
     scores, codes = judges(human, rng)[:3], rng.integers(0, 4_000, 30_000)
-    counts = Resamples.draw(np.arange(4_000).astype(str), 70, seed=0).counts
+    counts = Resamples.sample(np.arange(4_000).astype(str), 70, seed=0).counts
     whole = spearman_draws(scores, human, codes, counts)
     monkeypatch.setattr(rank_draws, "_ROWS", 2)  # many blocks, in threads
     np.testing.assert_allclose(spearman_draws(scores, human, codes, counts), whole, rtol=0, atol=1e-13)

@@ -13,6 +13,7 @@ from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.reliability import (
     MIN_RATER_ITEMS,
     Reliability,
+    average_single_reliability,
     measure,
     rated_items,
     raters_ceiling,
@@ -80,7 +81,7 @@ def test_the_panel_ceiling_is_what_the_true_scores_reach(pattern, bias, noise):
         truth, scores = truth[rated.any(axis=0)], scores[:, rated.any(axis=0)]
         ids = [f"p{item}" for item in range(len(truth))]
         table = RatingTable.of(long(scores), "d", ids)
-        ceiling = measure(table, Resamples.draw(ids, 0, 0), seed).panel_mean.value
+        ceiling = measure(table, Resamples.sample(ids, 0, 0), seed).panel_mean.value
         reached.append(spearmanr(truth, np.nanmean(scores, axis=0))[0])
         differences.append(ceiling - reached[-1])
     assert np.mean(differences) == pytest.approx(0, abs=0.02), np.mean(reached)
@@ -164,7 +165,7 @@ def test_very_many_groups_are_drawn_less_often():
 
 def ceilings(scores: np.ndarray, *ks: int) -> tuple[Reliability, dict[int, Any]]:
     """Of the panel and of the mean of k raters, from ratings of shape (raters, items)."""
-    table, draws = table_of(scores), Resamples.draw(np.arange(scores.shape[1]), 30, 0)
+    table, draws = table_of(scores), Resamples.sample(np.arange(scores.shape[1]), 30, 0)
     panel = measure(table, draws, 0)
     return panel, {k: raters_ceiling(table, panel.panel_reliability, draws, k, seed=0) for k in ks}
 
@@ -219,3 +220,30 @@ def test_a_rater_who_is_constant_does_not_count_in_the_mean_over_choices():
     others = [spearmanr(scores[i], np.delete(scores, i, axis=0).mean(axis=0)).statistic for i in (0, 1, 3)]
     assert found.value == pytest.approx(np.mean(others), abs=1e-12)
     assert found.low is not None
+
+
+def test_the_reliability_of_an_average_dimension():
+    rng = np.random.default_rng(3)
+    tables = []
+    for noise in (0.5, 1.0, 2.0):
+        scores = rng.normal(size=(1500, 1)) + rng.normal(0, noise, (1500, 3))
+        items, raters = np.divmod(np.arange(4500), 3)
+        tables.append(RatingTable(items, raters, scores.ravel(), 1500, ("a", "b", "c")))
+    draws = Resamples.sample([str(one) for one in range(1500)], 50, 0)
+    panels = [(measure(table, draws, 0), table) for table in tables]
+    alone = [average_single_reliability([one]).value for one in panels]
+    assert alone == pytest.approx([0.78, 0.48, 0.19], abs=0.04)
+    together = average_single_reliability(panels)
+    assert together.value == pytest.approx(np.mean(alone), abs=0.02)
+    assert together.low < together.value < together.high
+
+
+def test_a_draw_in_which_no_dimension_is_defined_is_no_warning(recwarn):
+    """As happens with three items."""
+    rng = np.random.default_rng(0)
+    items, raters = np.divmod(np.arange(9), 3)
+    table = RatingTable(items, raters, (items + rng.normal(0, 0.3, 9)).round(1), 3, ("a", "b", "c"))
+    own = measure(table, Resamples.sample(["0", "1", "2"], 50, 0), 0)
+    assert np.isnan(own.split_half.draws).any()
+    average_single_reliability([(own, table)] * 2)
+    assert not recwarn.list

@@ -36,7 +36,7 @@ def tied(n: int, groups: int, seed: int) -> tuple[np.ndarray, ...]:
 
 
 def compared(first: np.ndarray, second: np.ndarray, human: np.ndarray, codes: np.ndarray, **kwargs) -> PairedDifference:
-    resamples = Resamples.draw(codes, kwargs.pop("resamples", 200), 0)
+    resamples = Resamples.sample(codes, kwargs.pop("resamples", 200), 0)
     return compare_all({"a": first, "b": second}, human, resamples, **kwargs)["a", "b"]
 
 
@@ -73,7 +73,7 @@ def test_random_permutations_estimate_the_exact_p():
 
 def test_bootstrap_equals_a_plain_loop():
     first, second, human, codes = tied(60, 20, seed=5)
-    resamples = Resamples.draw(codes, 60, 0)
+    resamples = Resamples.sample(codes, 60, 0)
     found = compare_all({"a": first, "b": second}, human, resamples, permutations=10)["a", "b"]
 
     def apart(items: np.ndarray) -> float:
@@ -116,7 +116,7 @@ def test_items_without_a_score_are_left_out_and_counted():
     first, second, human, codes = tied(60, 20, seed=7)
     first[:5], second[3:8], human[20] = NAN, NAN, NAN
     kept = ~np.isnan(first) & ~np.isnan(second) & ~np.isnan(human)
-    resamples = Resamples.draw(codes, 100, 0)
+    resamples = Resamples.sample(codes, 100, 0)
     scores = {"a": first, "b": second, "c": np.arange(60.0)}
     every = compare_all(scores, human, resamples, permutations=99)
     found = every["a", "b"]
@@ -227,7 +227,7 @@ def test_judges_are_ranked_and_undefined_ones_named():
         "good": human + 0.3 * rng.normal(size=300), "also good": human + 0.3 * rng.normal(size=300),
         "nan": np.full(300, NAN), "random": rng.normal(size=300),
     }  # fmt: skip
-    comparisons = compare_all(scores, human, Resamples.draw(np.arange(300), 20, 0), permutations=1999)
+    comparisons = compare_all(scores, human, Resamples.sample(np.arange(300), 20, 0), permutations=1999)
     agreement = {name: estimate(spearman, score, human) for name, score in scores.items()}
     tested = {pair: (own.difference.value, own.p) for pair, own in comparisons.items() if own.p is not None}
     ranking = rank_judges(agreement, tested)
@@ -248,7 +248,7 @@ def test_a_difference_of_the_other_sign_divides_nothing():
     a, b = human.copy(), human.copy()
     a[:50] = -a[:50]
     b[50:] = NAN
-    comparisons = compare_all({"a": a, "b": b}, human, Resamples.draw(np.arange(200), 20, 0), permutations=999)
+    comparisons = compare_all({"a": a, "b": b}, human, Resamples.sample(np.arange(200), 20, 0), permutations=999)
     assert comparisons["a", "b"].difference.value == pytest.approx(-2.0)
     agreement = {"a": Statistic(0.95, n=200), "b": Statistic(0.9, n=50)}
     ranking = rank_judges(agreement, {("a", "b"): (-2.0, comparisons["a", "b"].p)})

@@ -39,7 +39,7 @@ def by_system(table: pd.DataFrame) -> pd.DataFrame:
 @pytest.mark.parametrize("name", SYSTEM_STATISTICS)
 def test_values_and_intervals_are_those_of_the_means(name, groups, table):
     """Where the systems are the groups, systems are drawn, with all of their items."""
-    resamples = Resamples.draw(table[groups].to_numpy(), 100, seed=0)
+    resamples = Resamples.sample(table[groups].to_numpy(), 100, seed=0)
     found = system_level(table["system"].tolist(), table["score"].to_numpy(), table["human"].to_numpy(), resamples)[
         name
     ]
@@ -65,7 +65,7 @@ def test_values_and_intervals_are_those_of_the_means(name, groups, table):
 
 def test_means_by_system():
     score, human = np.array([1.0, 5.0, 2.0]), np.array([2.0, 4.0, 2.0])
-    found = system_level(["b", "a", "b"], score, human, Resamples.draw(list("xyz"), 0, 0))
+    found = system_level(["b", "a", "b"], score, human, Resamples.sample(list("xyz"), 0, 0))
     assert found["systems"] == [
         {"system_id": "a", "n_items": 1, "human": 4.0, "judge": 5.0},
         {"system_id": "b", "n_items": 2, "human": 2.0, "judge": 1.5},
@@ -95,7 +95,7 @@ def accuracy_by_hand(systems: np.ndarray, judge: np.ndarray, human: np.ndarray, 
 
 def test_system_pairs_and_their_draws_are_those_of_means():
     systems, prompts, judge, human = complete_table(5, 12, 10)
-    resamples = Resamples.draw(prompts, 60, 0)
+    resamples = Resamples.sample(prompts, 60, 0)
     found = system_level(systems, judge, human, resamples)["pairwise_accuracy"]
     assert (found.value, found.n) == (accuracy_by_hand(systems, judge, human, 5), 5)
     for draw, items in zip(found.draws, redrawn(resamples), strict=True):

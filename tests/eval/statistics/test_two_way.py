@@ -58,7 +58,7 @@ def test_intervals_are_centred_and_cover():
     held, middles = [], []
     for seed in range(100):
         table, judge = panel(np.random.default_rng(seed), 100, 5)
-        draws = Resamples.draw(np.arange(100).astype(str), 100, seed)
+        draws = Resamples.sample(np.arange(100).astype(str), 100, seed)
         found = for_other_items_and_raters(judge, table, same_raters(judge, table, draws), draws)
         low, value, high = ends(found)
         held.append(low <= np.arctanh(np.mean(truth)) <= high)
@@ -69,7 +69,7 @@ def test_intervals_are_centred_and_cover():
 
 def test_two_raters_few_groups_and_a_constant_judge_have_no_interval():
     table, judge = panel(np.random.default_rng(0), 30, 2)
-    draws = Resamples.draw(np.arange(30).astype(str), 20, seed=0)
+    draws = Resamples.sample(np.arange(30).astype(str), 20, seed=0)
     for found in (
         for_other_raters(judge, table),
         for_other_items_and_raters(judge, table, same_raters(judge, table, draws), draws),
@@ -77,7 +77,7 @@ def test_two_raters_few_groups_and_a_constant_judge_have_no_interval():
         assert (found.low, found.reason) == (None, "no interval: 2 raters, at least 3 needed")
         assert found.value is not None
     table, judge = panel(np.random.default_rng(0), 30, 4)
-    draws = Resamples.draw(["a", "b", "c"] * 10, 20, seed=0)
+    draws = Resamples.sample(["a", "b", "c"] * 10, 20, seed=0)
     found = for_other_items_and_raters(judge, table, same_raters(judge, table, draws), draws)
     assert (found.low, found.reason) == (None, "no interval: 3 groups, at least 5 needed")
     found = for_other_raters(np.ones(30), table)

@@ -151,9 +151,8 @@ def states_and_poolings(gpu: OnCuda) -> None:
         assert on_gpu(hidden)
         assert hidden.shape == (*inputs.input_ids.shape, size)
         for name in get_args(PoolingName):
-            own = hidden.repeat(1, 1, 3) if name == "layer_mix" else hidden
-            gpu.judge.pooling = for_real(build_pooling, name, size, 3).to(CUDA)
-            pooled = gpu.judge.pool_states(own, inputs)
+            gpu.judge.pooling = for_real(build_pooling, name, size).to(CUDA)
+            pooled = gpu.judge.pool_states(hidden, inputs)
             features = gpu.judge.head_input(pooled, inputs)
             assert on_gpu(pooled, features)
             assert (pooled.shape, pooled.dtype) == ((len(PAIRS), size), torch.float32)

@@ -11,16 +11,16 @@ from unittest import mock
 import pytest
 import torch
 from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
-from empathy_judge.models import judge as judge_module
-from empathy_judge.models.backbones import layers, packing
+from empathy_judge.models.backbones import packing
+from empathy_judge.models.backbones.attention import KERNEL
 from empathy_judge.models.backbones.layers import recompute_activations
 from empathy_judge.models.backbones.packing import pack
-from empathy_judge.models.feature_cache import check_split
+from empathy_judge.models.feature_cache import states_entering
 from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import HeadInputSettings
 from torch import Tensor
+from transformers import AttentionInterface
 
 from . import conftest
 from .conftest import RATE, loaded
@@ -72,7 +72,8 @@ def test_attention_under_a_mask_is_that_of_the_formula_for_every_number_of_keys(
         places = torch.arange(count)
         before = places[:, None] - places
         mask = ((before >= 0) & (before < 30))[None, None]
-        found, _ = layers._attention(module, *(states.to(device) for states in (query, key, value, mask)), scaling=0.25)
+        given = [states.to(device) for states in (query, key, value, mask)]
+        found, _ = AttentionInterface()[KERNEL](module, *given, scaling=0.25)
         products = 0.25 * query.double() @ key.double().repeat_interleave(4 // heads, 1).mT
         shares = products.masked_fill(~mask, -math.inf).softmax(-1)
         expected = (shares @ value.double().repeat_interleave(4 // heads, 1)).transpose(1, 2)
@@ -107,11 +108,13 @@ def test_a_model_can_be_split_at_a_layer_whatever_is_packed(language_model, pair
     judge = judge_of(language_model, dtype=dtype)
     inputs = judge.with_encoded_audio(judge.build_inputs(pairs))
     assert inputs.packed is not None
-    if language_model.name in ("gemma3n", "gemma4"):
-        with pytest.raises(UserError, match="cannot be entered at layer 1: its layers pass on more than one state"):
-            check_split(judge.backbone, inputs, 1)
-    else:
-        check_split(judge.backbone, inputs, 1)
+    assert judge.backbone.entered_at_layers == (language_model.name not in ("gemma3n", "gemma4"))
+    if judge.backbone.entered_at_layers:
+        inputs, real = replace(inputs, packed=None), inputs.attention_mask.bool()
+        whole = judge.backbone.hidden_states(inputs)[real]
+        hidden = states_entering(judge.backbone, inputs, 1)
+        split = judge.backbone.hidden_states(replace(inputs, audio_states=None, hidden=hidden, first=1))[real]
+        assert torch.equal(split, whole)
 
 
 def test_adapters_get_the_gradients_of_whole_rows(language_model, pairs, judge_of):
@@ -139,7 +142,7 @@ def test_nothing_behind_the_response_is_read(language_model, pairs, judge_of, mo
     seconds = {source: len(source.samples) / RATE for pair in pairs for source in pair.clips}
     assert judge.count_tokens(pairs, seconds).tolist() == inputs.attention_mask.sum(-1).tolist()
     judge._known_questions.clear()
-    monkeypatch.setattr(judge_module, "POOLINGS_OF_RESPONSE", ())
+    monkeypatch.setattr(judge.pooling, "reads_response_only", False)
     whole = judge.build_inputs(pairs)
     behind = (whole.attention_mask.sum(-1) - inputs.attention_mask.sum(-1)).unique()
     assert len(behind) == 1

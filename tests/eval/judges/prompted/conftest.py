@@ -21,6 +21,7 @@ from empathy_judge.eval.judges.prompted.judges import PairwiseJudge, PointwiseJu
 from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
 from empathy_judge.eval.judges.prompted.runner import Session
 from empathy_judge.eval.judges.prompted.settings import parse_settings
+from empathy_judge.eval.measurement import Asking
 
 from .servers import Request, Response, in_turn, serve
 
@@ -89,10 +90,11 @@ def make_judge(store) -> Callable[..., PointwiseJudge | PairwiseJudge]:
 
 @pytest.fixture
 def opened(store) -> Callable[..., Any]:
-    """Spec, dataset, options of `open_prompted` -> judge, whose examples come from the training split."""
+    """Spec, dataset, budget -> judge, whose examples come from the training split."""
 
-    def make(spec: str, dataset: PairDataset, **options: Any) -> Any:
-        return open_prompted(spec, dataset, ["train"], **{"answers": store.path, **options})
+    def make(spec: str, dataset: PairDataset, budget: float | None = None, dry_run: bool = False) -> Any:
+        how = Asking(answers=store.path, budget=budget)
+        return open_prompted(spec, dataset, ["train"], how, dry_run=dry_run)
 
     return make
 

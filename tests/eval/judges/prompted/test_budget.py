@@ -128,7 +128,7 @@ def test_what_cannot_be_a_count_counts_as_the_most_expected(name, concurrency, s
 
 @pytest.mark.parametrize("huge", [10**10, 10**18, 10**400, 1e300, 9e6])
 @pytest.mark.parametrize("field", ["prompt_tokens", "completion_tokens", "audio_tokens"])
-def test_a_huge_count_ends_the_run_at_once(field, huge, scored, capsys):
+def test_a_huge_count_ends_the_run_at_once(field, huge, scored):
     usage = counts(350, 100, 25)
     (usage["prompt_tokens_details"] if field == "audio_tokens" else usage)[field] = huge
     settings = ["samples=1", OPENAI_PRICE, "concurrency=50"]
@@ -138,8 +138,6 @@ def test_a_huge_count_ends_the_run_at_once(field, huge, scored, capsys):
     assert len(requests) == 1
     assert sorted(table["status"]) == sorted([OK, *[SKIPPED] * 19])
     assert judge.session.budget.spent > 1
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "by its tokens" in line]
-    assert line.startswith("openai:a-model: by its tokens an answer cost $")
 
 
 def test_a_huge_prompt_is_charged_where_nobody_says_how_much_of_it_is_audio(scored):
@@ -256,7 +254,6 @@ class Told:
 SIZE = RequestSize(text=1050, seconds=10.0, out=100)
 USUAL = Usage(300, 100, 20)
 COST = (300 * 2.5 + 100 * 32 + 20 * 10) / 1e6
-MOST = (300 * 2.5 + 100 * 32 + 100 * 10) / 1e6
 
 
 async def started(budget: Budget, wanted: int) -> int:
@@ -282,10 +279,8 @@ def test_as_many_start_as_answers_confirmed():
         for expected in (1, 2, 4, 8):
             assert await started(budget, 50) == expected
             answered(budget, *[USUAL] * expected)
-        assert budget.surprise is None
         assert await started(budget, 50) == 16
         answered(budget, Usage(300, 9_000, 20), *[USUAL] * 15)  # above its reservation
-        assert budget.surprise == pytest.approx(((300 * 2.5 + 9_000 * 32 + 20 * 10) / 1e6, MOST))
         assert await started(budget, 50) == 16  # one, and those 15 that were answered after it as expected
 
     asyncio.run(run())

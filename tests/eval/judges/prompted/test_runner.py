@@ -46,15 +46,6 @@ def check_each_was_paid_once(table: pd.DataFrame, limited: LimitedServer, count:
     assert 0.12 < len(limited._failed) / count < 0.28
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("hints", [True, False])
-def test_hundreds_of_pairs_at_the_limit_with_a_fifth_failing(hints, scored, monkeypatch):
-    monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.1)
-    limited = LimitedServer(60.0, hints)
-    table = scored("openai", limited, pairs=200, settings=["samples=1", "concurrency=32"]).table
-    check_each_was_paid_once(table, limited, 200)
-
-
 @pytest.fixture
 def clock(monkeypatch) -> list[float]:
     """The time of all that waits, of servers too: whatever the machine does meanwhile takes none of it."""
@@ -175,18 +166,6 @@ def test_the_first_signal_stops_those_who_wait_for_the_server(refusal, make_judg
     assert time.monotonic() - begun < 15
     assert 1 <= len(server.requests) <= 4
     assert capsys.readouterr().err.count("the server asks to wait 300 s") == 1
-
-
-def test_the_budget_is_never_passed(scored):
-    # each answer costs 0.425 cents, and might cost at most some more
-    good = Response(answer("openai", GOOD), delay=0.02)
-    table, requests, _ = scored("openai", good, pairs=60, settings=["samples=1", OPENAI_PRICE], budget=0.1)
-    spent = sum(meta["cost"] or 0 for meta in table["meta"])
-    each = (250 * 2.5 + 100 * 32 + 25 * 10) / 1e6
-    assert spent == pytest.approx(each * (table["status"] == OK).sum())
-    assert 0.1 - 4 * each < spent <= 0.1
-    assert set(table["status"]) == {OK, "not asked: the budget is used up"}
-    assert len(requests) == (table["status"] == OK).sum()
 
 
 def test_answers_under_way_are_kept_where_the_run_ends(make_judge, make_pairs):

@@ -1,0 +1,95 @@
+"""Scores as rows of a table, in one of two forms.
+
+A wide table has a row for each pair and some columns for each dimension: `score --manifest` and `score_table` make it.
+A long one has a row for each pair and dimension: every judge of `evaluate` returns it. What a column is called in
+either form, and which column of a wide table is which of a long one, stands here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:  # scipy and torch: a process that only joins finished scores needs neither
+    from .assessment import Assessment
+    from .calibration import Calibration
+
+Value = float | int | bool | str | None
+DECIMALS = 6
+"""Digits of numbers behind the point, in wide tables."""
+
+# Columns that both forms have
+PAIR_ID, STATUS, WINDOWS = "pair_id", "status", "windows"
+"""`windows`: in how many windows a pair was read (`Assessment.windows`); of trained judges alone."""
+OK = "ok"
+"""The status of a row with a score; any other status says in words why there is none."""
+
+# Columns of a long table; a wide one has each of them once for each dimension, as `NAME_abstained`
+ABSTAINED = "abstained"
+"""Of judges that may abstain: True where the judge abstains; the row still has its score."""
+SCORE_COLUMNS = (PAIR_ID, "dimension", "score", "uncertainty", STATUS, "meta")
+"""Columns that every long table has; `uncertainty` is `NAME_standard_error` of a wide one."""
+
+
+class Column(NamedTuple):
+    """A column of a wide table."""
+
+    name: str
+    # `number`: rating points or seconds, None = unknown; `count`; `flag`; or `text`
+    kind: Literal["number", "count", "flag", "text"]
+
+
+class LongCells(NamedTuple):
+    """Where a row of a table has what a long table says of one dimension."""
+
+    dimension: str | None  # None = in the column `dimension`
+    score: str
+    uncertainty: str
+
+
+def score_columns(names: Sequence[str], calibration: Calibration | None) -> tuple[Column, ...]:
+    """The columns of what a judge of these dimensions says of a response.
+
+    Its dimensions; of a calibrated judge then of each `NAME_standard_error`, `NAME_low` and `NAME_high`, and where it
+    may abstain `NAME_abstained` (true = too unsure to be asked); then `NAME_label`, the nearest of five words, empty
+    where scores are no rating points; `warnings`, codes of `Caution` joined by `;`, mostly empty; and `windows` and
+    `seconds` as in `Assessment`.
+    """
+    calibrated: list[Column] = []
+    if calibration is not None:
+        for name in names:
+            calibrated += [Column(f"{name}_{kind}", "number") for kind in ("standard_error", "low", "high")]
+            calibrated += [Column(f"{name}_{ABSTAINED}", "flag")] if calibration.abstains else []
+    labels = [Column(f"{name}_label", "text") for name in names]
+    last = (Column("warnings", "text"), Column(WINDOWS, "count"), Column("seconds", "number"))
+    return (*(Column(name, "number") for name in names), *calibrated, *labels, *last)
+
+
+def row_columns(columns: Iterable[Column]) -> tuple[Column, ...]:
+    """The columns of a wide table: `pair_id`, these, and `status`: `ok`, or why there are no scores."""
+    return (Column(PAIR_ID, "text"), *columns, Column(STATUS, "text"))
+
+
+def flat_scores(found: Assessment, columns: Iterable[Column]) -> dict[str, Value]:
+    """The values of `score_columns`; numbers are rounded to six decimals."""
+    values: dict[str, Value] = {
+        "warnings": ";".join(caution.code for caution in found.warnings),
+        WINDOWS: found.windows,
+        "seconds": round(found.seconds, DECIMALS),
+    }
+    for name, score in found.scores.items():
+        numbers = {"": score.score, "_standard_error": score.standard_error, "_low": score.low, "_high": score.high}
+        for kind, value in numbers.items():
+            values[f"{name}{kind}"] = None if value is None else round(value, DECIMALS)
+        values[f"{name}_{ABSTAINED}"], values[f"{name}_label"] = score.abstained, score.label
+    return {column.name: values[column.name] for column in columns}
+
+
+def long_cells(columns: Collection[str]) -> list[LongCells]:
+    """Where a row of a table with these columns, in either form, has what a long table says of each dimension."""
+    # a wide table has a label for each dimension, and rows without scores
+    wide = STATUS in columns and "dimension" not in columns
+    names = [name for name in columns if wide and f"{name}_label" in columns]
+    return [LongCells(name, name, f"{name}_standard_error") for name in names] or [
+        LongCells(None, "score", "uncertainty")
+    ]

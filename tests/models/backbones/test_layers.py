@@ -1,0 +1,168 @@
+"""A judge that reads its backbone up to a layer: exact, and nothing above is made, read or written."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.schema import Pair
+from empathy_judge.models.backbones.layers import passing_on
+from empathy_judge.models.export.write import write_backbone
+from empathy_judge.models.judge import EmpathyJudge
+from empathy_judge.models.settings import HeadInputSettings
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from .conftest import judge_of, loaded, refused
+
+DEPTHS = ["first", "half", "full"]
+
+
+@pytest.fixture(scope="module")
+def pairs(pairs) -> list[Pair]:
+    """With a context and without, of unlike lengths."""
+    return pairs[::2]
+
+
+def judge_at(family, depth, parts=(), **settings) -> EmpathyJudge:
+    return judge_of(family, parts, depth=depth, head_input=HeadInputSettings(), **settings)
+
+
+def layers_of(family) -> int:
+    return len(loaded(family.folder, weights=False).layers)
+
+
+def number(depth: str, layers: int) -> int:
+    return {"first": 1, "half": max(1, layers // 2), "full": layers}[depth]
+
+
+def official_layers(family, kind: type) -> list[nn.Module]:
+    """The layers of the language model of the official class."""
+    (found,) = [own for own in family.model.modules() if isinstance(own, nn.ModuleList) and type(own[0]) is kind]
+    return list(found)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_hidden_states_are_those_of_the_official_class_behind_that_layer(
+    language_model, depth, norm, pairs, same, rounding
+):
+    k = number(depth, layers_of(language_model))
+    judge = judge_at(language_model, k, depth_norm=norm, pooling="attention")  # which reads all states
+    assert len(judge.backbone.layers) == judge.backbone.depth == judge.settings.depth == k
+    inputs = judge.build_inputs(pairs)
+    hidden = judge.backbone.hidden_states(inputs)
+    theirs = official_layers(language_model, type(judge.backbone.layers[0]))
+    own_norm = judge.backbone.network.get_submodule(judge.backbone.final_norm or "")
+    for row, pair in enumerate(pairs):
+        made = []
+        hook = theirs[k - 1].register_forward_hook(lambda *call, made=made: made.append(call[2]))
+        with passing_on(theirs[k:]):
+            _, last = language_model.official(pair)
+        hook.remove()
+        states = made[0] if isinstance(made[0], torch.Tensor) else made[0][0]
+        found = hidden[row][inputs.attention_mask[row].bool()]
+        if norm:
+            assert same(found, last[0], rounding)
+        elif states.ndim == 3:  # `hidden_states[k]`; of Gemma 3n these are four states of each token
+            assert same(found, states[0], rounding)
+        if not norm:  # and the official norm behind it
+            assert same(type(own_norm).forward(own_norm, found), last[0], 10 * rounding)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_states_of_an_encoder_are_those_of_its_first_layers(encoder, depth, norm, noise, same, rounding):
+    layers = layers_of(encoder)
+    k = number(depth, layers)
+    backbone = judge_at(encoder, k, depth_norm=norm).backbone
+    clips = [noise(samples, seed) for seed, samples in enumerate([20_000, 9_999, 31_360, 7_001])]
+    found = backbone.encode_audio(backbone.prepare_clips(clips))
+    expected = torch.cat([encoder.official(clip) for clip in clips])
+    size = expected.shape[-1] // (layers + 1)
+    assert found.shape[-1] == (k + 1) * size
+    assert same(found[:, : k * size], expected[:, : k * size], rounding)
+    last, theirs = found[:, k * size :], expected[:, k * size : (k + 1) * size]
+    if backbone.final_norm is not None and norm and k < layers:  # of Whisper only the last layer has it
+        theirs = backbone.network.get_submodule(backbone.final_norm)(theirs)
+    if backbone.final_norm is not None and not norm and k == layers:
+        own = backbone.network.get_submodule(backbone.final_norm)
+        last = type(own).forward(own, last)
+    assert same(last, theirs, rounding)
+
+
+def test_layers_above_are_not_read(family, bytes_read):
+    backbone = loaded(family.folder)
+    whole, weights = sum(bytes_read), backbone.network.state_dict()
+    bytes_read.clear()
+    kept = loaded(family.folder, depth=1).network.state_dict()
+    paths = tuple(f"{backbone.layers_path}.{own}." for own in range(1, len(backbone.layers)))
+    above = {name for name in weights if name.startswith(paths)}
+    assert kept.keys() == weights.keys() - above
+    assert whole - sum(bytes_read) == sum(weights[name].numel() * 4 for name in above)
+
+
+def test_a_surplus_weight_above_is_an_error_still(make_family, tmp_path):
+    family = make_family("qwen2_audio")
+    copy = shutil.copytree(family.folder, tmp_path / "changed")
+    weights = load_file(copy / "model.safetensors")
+    (name,) = [key for key in weights if key.endswith("layers.1.mlp.up_proj.weight") and "audio" not in key]
+    for surplus in (name.replace("up_proj", "side_proj"), name.replace("layers.1", "layers.7")):
+        save_file(weights | {surplus: torch.zeros(2)}, copy / "model.safetensors", metadata={"format": "pt"})
+        refused(copy, depth=1, match=r"not a complete checkpoint of its family: missing \[\], unexpected \['")
+    below = name.replace("layers.1", "layers.0")
+    without = {key: weight for key, weight in weights.items() if key != below}
+    save_file(without, copy / "model.safetensors", metadata={"format": "pt"})
+    refused(copy, depth=1, match=r"missing .'model\.language_model\.layers\.0\.mlp\.up_proj\.weight'")
+
+
+@torch.no_grad()
+def test_an_exported_backbone_has_its_layers_alone_and_is_loaded_again(family, tmp_path):
+    judge = judge_at(family, 1)
+    write_backbone(judge.backbone, None, "float32", tmp_path / "cut")
+    write_backbone(loaded(family.folder), None, "float32", tmp_path / "whole")
+    sizes = [
+        sum(own.nbytes for own in load_file(tmp_path / name / "model.safetensors").values())
+        for name in ("cut", "whole")
+    ]
+    path = judge.backbone.layers_path
+    network = loaded(family.folder).network.state_dict()
+    above = sum(
+        own.nbytes
+        for name, own in network.items()
+        if name.startswith(path) and name.split(".")[path.count(".") + 1] != "0"
+    )
+    assert sizes[1] - sizes[0] == above > 0
+    for depth in (None, 1):
+        again = judge_at(family, depth, backbone=str(tmp_path / "cut"))
+        assert again.backbone.depth == 1
+        ours, theirs = judge.backbone.network.state_dict(), again.backbone.network.state_dict()
+        assert ours.keys() == theirs.keys()
+        own = [name for name in ours if not name.startswith("joiner.")]  # in no checkpoint
+        assert all(torch.equal(ours[name], theirs[name]) for name in own)
+
+
+@pytest.mark.parametrize(
+    ("depth", "message"),
+    [
+        (0, "judge.depth 0; expected a number of layers, or a share above 0 and up to 1"),
+        (1.5, "judge.depth 1.5; expected a number of layers, or a share above 0 and up to 1"),
+        (-0.5, "judge.depth -0.5; expected"),
+        (9, "depth 9: backbone '.*' has 4 layers"),
+    ],
+)
+def test_a_depth_that_is_none_is_refused(make_family, depth, message):
+    with pytest.raises(UserError, match=message):
+        judge_at(make_family("qwen2_audio"), depth)
+
+
+def test_lora_is_on_the_layers_that_there_are(language_model):
+    judge = judge_at(language_model, 0.5, parts=["language_model"])
+    assert judge.settings.depth == max(1, round(0.5 * layers_of(language_model)))
+    path = judge.backbone.layers_path
+    adapted = {name.split(".")[path.count(".") + 2] for name in judge.trainable() if "lora_" in name}
+    assert adapted == {str(own) for own in range(judge.backbone.depth or 0)}

@@ -1,0 +1,79 @@
+"""The trainer of every run: loggers, early stopping, and what Lightning refuses."""
+
+from __future__ import annotations
+
+import math
+from unittest import mock
+
+import pandas as pd
+import pytest
+import yaml
+from empathy_judge.cli import main
+from empathy_judge.models.weight_files import read_checkpoint
+from empathy_judge.train.run import train
+
+from ..conftest import failed
+from .conftest import LAST_FILE, metrics
+
+
+def test_a_logger_of_the_configuration_replaces_the_default_ones(train_arguments, tmp_path):
+    train(train_arguments(
+        tmp_path / "run", trainer__max_epochs=1, trainer__logger="lightning.pytorch.loggers.CSVLogger",
+        trainer__logger__save_dir=tmp_path / "mine",
+    ))  # fmt: skip
+    assert not (tmp_path / "run" / "logs").exists()
+    (path,) = (tmp_path / "mine").rglob("metrics.csv")
+    assert math.isfinite(pd.read_csv(path)["val_agreement"].dropna().item())
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("trainer__limit_train_batches", 1.5, "You have passed invalid value 1.5"),
+        ("trainer__devices", "x", "`devices` selected with `CPUAccelerator` should be an int > 0"),
+        ("trainer__strategy", "none", "You selected an invalid strategy name"),
+        ("trainer__max_epochs", -1, "max_epochs -1 and max_steps -1; expected one of them above 0"),
+        ("trainer__limit_val_batches", 0.01, "You requested to check 0.01 of the `val_dataloader` but 0.01 * "),
+        ("trainer__overfit_batches", 0.01, "You requested to check 0.01 of the `train_dataloader` but 0.01 * "),
+        ("trainer__val_check_interval", 1000, "`val_check_interval` (1000) must be less than or equal to the number"),
+        ("trainer__logger", "[]", "Cannot use `LearningRateMonitor` callback with `Trainer` that has no logger."),
+    ],
+)
+def test_what_the_trainer_refuses_is_one_line(option, value, message, train_arguments, tmp_path, capsys):
+    line = failed(capsys, "train", *train_arguments(tmp_path / "run", **{option: value}))
+    assert line.startswith(f"error: trainer: {message}")
+
+
+def test_a_mistake_of_ours_while_the_trainer_is_made_is_told_as_a_bug(train_arguments, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("empathy_judge.train.trainer.Throughput", mock.Mock(side_effect=ValueError("no such clock")))
+    assert main(["train", *train_arguments(tmp_path / "run")]) == 70
+    assert capsys.readouterr().err.startswith("error: ValueError: no such clock: internal error")
+
+
+def test_early_stopping_ends_a_run_that_gets_no_better(train_arguments, tmp_path):
+    arguments = train_arguments(
+        tmp_path / "run", trainer__max_epochs=6, patience=2, optimizer__learning_rate=0, optimizer__head_learning_rate=0
+    )
+    train(arguments)
+    assert metrics(tmp_path / "run")["val_agreement"].count() == 3  # the first, then two that are not better
+    # as after a kill between the end of training and that of the command, it has ended, unless more patience is asked
+    for patience, epochs in ((2, 3), (3, 4)):
+        train([*arguments, "--resume", "auto", "--patience", str(patience)])
+        assert read_checkpoint(tmp_path / "run" / LAST_FILE)["epoch"] == epochs - 1
+
+
+@pytest.mark.slow
+def test_weights_and_biases_offline_needs_neither_account_nor_network(train_arguments, tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    secret = "0123456789abcdef0123456789abcdef01234567"  # of the length that the library accepts
+    monkeypatch.chdir(tmp_path)
+    for name in ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("WANDB_API_KEY", secret)
+    run = train([*train_arguments(tmp_path / "run", trainer__max_epochs=1), "--config", "nano_wandb"])
+    assert run.checkpoint.is_file()
+    assert len(list(tmp_path.glob("**/offline-run-*/*.wandb"))) == 1
+    stored = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert stored["trainer"]["logger"]["class_path"].endswith("WandbLogger")
+    holding = [path for path in tmp_path.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+    assert not holding

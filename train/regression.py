@@ -1,0 +1,178 @@
+"""The closed-form regression of ratings on the features of the frozen backbone, and the head that is put there: where
+`lora.py` starts and `probe.py` ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from torch import distributed as dist
+
+from ..data_modules.datamodule import PairDataModule
+from ..data_modules.parallel import say
+from ..data_modules.schema import Pair
+from ..data_modules.splits import kept_together
+from ..data_modules.training_items import directions
+from ..models.backbones.inputs import Inputs
+from ..models.closed_form import Solution, fit_preferences
+from ..models.probe import OfClips, Probe, Rated, compare_as, head_at, shuffled, standardise
+from .features import Precision, all_gather_object, evaluating, rank_and_world_size
+from .module import JudgeModule
+from .strategies import ZeroStrategy, like
+
+
+@contextmanager
+def standardised_reader(trainer: L.Trainer, module: JudgeModule) -> Iterator[tuple[SharedReader, list[Pair]]]:
+    """What reads features, once the scale of those of clips is known, and the training pairs in random order."""
+    data, reader = module.data, SharedReader(module, trainer.precision_plugin.forward_context)
+    # dropout and order are as in a run without this pass
+    with torch.random.fork_rng(devices=[]), evaluating(module.judge):
+        pairs = shuffled(data.train.pairs, data.seed)
+        standardise(reader, pairs)
+        yield reader, pairs
+
+
+def closed_form(
+    trainer: L.Trainer,
+    reader: SharedReader,
+    pairs: Sequence[Pair],
+    linear: bool,
+    least_landmarks: int | None,
+    solve: Callable[[Probe, PairDataModule], Solution] = lambda regression, _: regression.fit(),
+) -> Solution | None:
+    """The regression of ratings or, where there are none, of preferences; it is said in one line.
+
+    Args:
+        trainer: Trains the judge that the head is of.
+        reader: Reads the pairs.
+        pairs: All training pairs, in random order.
+        linear: Whether a kernel is no choice.
+        least_landmarks: See `lora.StartAtProbe`.
+        solve: Fits to ratings.
+
+    Returns:
+        The solution. None, and a line that says why, where the head cannot begin there.
+    """
+    data = reader.module.data
+    # DeepSpeed trains copies of the weights, which what is put into the head would not reach
+    if isinstance(trainer.strategy, ZeroStrategy):
+        return _say_where_it_starts("DeepSpeed keeps a copy of its own")
+    if data.shares[0]:
+        regression = Probe(reader, _rated(pairs, data), linear)
+        try:
+            solution = solve(regression, data)
+        except ValueError as error:
+            return _say_where_it_starts(error)
+        solution = solution if least_landmarks is None else solution.with_landmarks(least_landmarks)
+    else:
+        solution = _from_preferences(reader, data)
+    if solution is not None and trainer.is_global_zero:
+        say(f"probe: {solution.in_words(data.dimensions)}")
+    return solution
+
+
+def _say_where_it_starts(reason: object) -> None:
+    if rank_and_world_size()[0] == 0:  # all processes know it
+        say(f"the head starts at the mean rating: {reason}")
+
+
+@dataclass
+class SharedReader:
+    """Runs the frozen backbone over pairs, each process over its share."""
+
+    module: JudgeModule  # with the judge
+    precision: Precision  # context in which the trainer computes
+
+    def __post_init__(self) -> None:
+        self.judge = self.module.judge
+
+    def _inputs(self, pairs: Sequence[Pair]) -> Inputs:
+        features = self.module.collate.features
+        inputs = self.judge.build_inputs(pairs) if features is None else features.inputs(pairs)
+        return inputs.to(self.judge.device)
+
+    def clip_features(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
+        for batch in self._batches(pairs):
+            with self.precision(), torch.no_grad():
+                layers, functionals = self.judge.clip_features(self._inputs(batch))
+            own = None if layers is None else layers.cpu(), None if functionals is None else functionals.cpu()
+            yield from all_gather_object(own)
+
+    def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
+        for batch in self._batches(pairs):
+            with self.precision(), torch.no_grad():
+                states = self.judge.pooled(self._inputs(batch))
+            yield from all_gather_object((batch, states.cpu().double().numpy()))
+
+    def _batches(self, pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
+        """Batches of this process; all processes have equally many, so that the last may repeat a pair."""
+        rank, ranks = rank_and_world_size()
+        size = self.module.data.settings.eval_batch_size * ranks
+        for start in range(0, len(pairs), size):
+            portion = pairs[start : start + size]
+            yield list(portion[rank::ranks]) or [pairs[0]]
+
+
+def _rated(pairs: Sequence[Pair], data: PairDataModule) -> Rated:
+    """Weighted mean and sum of weights of each of the distinct training pairs, of which an item is one rating."""
+    scores, weights = data.train.scores.double().numpy(), data.train.weights.double().numpy()
+    row_of = {pair.pair_id: row for row, pair in enumerate(pairs)}
+    rows = [row_of[pair.pair_id] for pair in data.train.pairs]
+    # `add.at`, since a pair with several ratings comes several times; plain indexing would keep the last one
+    sums, counts = np.zeros((len(pairs), scores.shape[1])), np.zeros((len(pairs), scores.shape[1]))
+    np.add.at(sums, rows, np.nan_to_num(scores) * weights)
+    np.add.at(counts, rows, np.where(np.isnan(scores), 0, weights))
+    with np.errstate(invalid="ignore"):
+        return Rated(pairs, sums / counts, counts, kept_together(pairs, data.dataset.pairs))
+
+
+def _from_preferences(reader: SharedReader, data: PairDataModule) -> Solution | None:
+    """The solution where people only compared pairs: logits of preferences, each worth a quarter of the scale."""
+    compared = [item for item in data.items.comparisons if (item.strength > 0).any()]
+    if not compared:
+        return None
+    pairs = list({pair.pair_id: pair for item in compared for pair in (item.chosen, item.rejected)}.values())
+    by_id = {pair.pair_id: row for batch, rows in reader.features(pairs) for pair, row in zip(batch, rows, strict=True)}
+    solutions, blocks = [], reader.judge.head_input.blocks
+    for column in range(len(data.dimensions)):
+        decided = [item for item in compared if item.strength[column] > 0]
+        if not decided:
+            return None
+        better, worse = (
+            np.stack([by_id[getattr(item, name).pair_id] for item in decided]) for name in ("chosen", "rejected")
+        )
+        groups = kept_together([item.chosen for item in decided], data.dataset.pairs)
+        if len(set(groups)) < 2:
+            return None
+        solutions.append(fit_preferences(better, worse, blocks, groups))
+    spans = np.array([dimension.maximum - dimension.minimum for dimension in data.dimensions])
+    signs = directions(data.dimensions).double().numpy()
+    weights = np.concatenate([solution.weights for solution in solutions], 1) * signs * spans / 4
+    first = solutions[0]
+    return Solution(first.block_scale, None, weights, data.mean_ratings().double().numpy(), first.record)
+
+
+def put_head_at(module: JudgeModule, solution: Solution, *, with_states: bool) -> None:
+    """Put a fitted solution into the judge of this module. With `with_states`, the head also reads the states of the
+    language model where the kernel leaves them out, with weights that begin at 0."""
+    judge = module.judge
+    if rank_and_world_size()[1] > 1:  # the same to the bit in all processes
+        shared: list[Any] = [solution]
+        dist.broadcast_object_list(shared)
+        (solution,) = shared
+    if solution.landmarks is not None:
+        with_states = with_states and solution.record["omits_first"]
+        compare_as(judge, solution, with_states)
+        if with_states:
+            solution = replace(solution, weights=np.pad(solution.weights, ((0, judge.backbone.hidden_size), (0, 0))))
+        # The head has another size than when the module was made
+        module.forget_shapes()
+    head = head_at(judge, solution, module.data.mean_ratings())
+    with torch.no_grad():
+        for name, weight in judge.head.named_parameters():
+            weight.copy_(like(head.get_parameter(name).to(weight.device), weight))
