@@ -52,7 +52,7 @@ class Job:
 
     def reader(self) -> RowReader:
         """The reader that makes pairs of the rows of the manifest."""
-        return RowReader(self.manifest.parent, self.audio_root)
+        return RowReader(self.manifest.parent, self.audio_root, Manifest(self.manifest).copied())
 
     def load(self, device: str | None) -> Scorer:
         """The judge on a device.
@@ -66,6 +66,13 @@ class Job:
         if self.level is not None:
             scorer.require_calibration()
         return scorer
+
+    def dimensions(self) -> list[dict[str, Any]]:
+        """What `judge.json` says of the judge's dimensions; nothing where there is none."""
+        try:
+            return list(json.loads((self.judge / JUDGE_FILE).read_text(encoding="utf-8"))["dimensions"])
+        except _UNREADABLE:
+            return []
 
     def identity(self) -> dict[str, str]:
         """All that scores depend on, except audio files: those of a chunk are noted in its part (`audio_mark`).
@@ -160,7 +167,7 @@ class Chunk(NamedTuple):
 class Part(NamedTuple):
     """The scores of a chunk."""
 
-    columns: tuple[Column, ...]  # `score_columns` of the judge
+    columns: tuple[Column, ...]  # those that are copied from the manifest, then `score_columns` of the judge
     rows: list[list[Value]]  # values of `row_columns`
     failed: dict[str, int]  # how many rows have no scores, by kind
     audio: str  # `audio_mark` of the files that it was made of
@@ -238,8 +245,8 @@ class Parts:
         return [chunk for chunk in self.chunks() if chunk not in done] if self.under_way() else []
 
     def write(self, chunk: Chunk, columns: Sequence[Column], scored: Sequence[ScoredRow], audio: str) -> None:
-        """Write the part of a chunk, with `score_columns` of the judge and `audio_mark` of its rows; nothing happens
-        where another process has finished the job."""
+        """Write the part of a chunk, with the columns between id and status and `audio_mark` of its rows; nothing
+        happens where another process has finished the job."""
         failed = Counter(row.error.kind for row in scored if row.error is not None)
         name = self.path(chunk).name  # a part of equally many rows may not take its place
         head = {"part": name, "rows": len(scored), "failed": failed, "audio": audio, "columns": columns}
