@@ -257,9 +257,7 @@ class Row(NamedTuple):
 class RowReader:
     """Makes pairs of rows. Paths are relative to one folder and stay in it, or lie in another one that is named."""
 
-    def __init__(
-        self, folder: Path | None, audio_root: Path | None = None, copied: Sequence[Column] = ()
-    ) -> None:
+    def __init__(self, folder: Path | None, audio_root: Path | None = None, copied: Sequence[Column] = ()) -> None:
         """Say what paths are relative to (None = rows hold the clips themselves, and a path is an error), another
         folder in which clips may lie, see `resolve_inside`, and which columns are copied: names or whole numbers, of
         which anything else becomes None."""

@@ -7,8 +7,7 @@ differences are those of people, and the judge only narrows their intervals (`st
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,40 +16,71 @@ import numpy as np
 import pandas as pd
 
 from ..core.version import __version__
-from ..data_modules.errors import DataError, UserError, counted, names_shown, shown
-from ..data_modules.folders import file_hash
-from ..data_modules.ratings import RATING_COLUMNS
-from ..data_modules.schema import PairDataset
-from ..data_modules.tables import SourceTable, read_table
-from .report.base import SCHEMA_VERSION
-from .report.leaderboard import Board, BoardDifference, BoardSystem, Figure, LeaderboardReport
+from ..data_modules.errors import UserError, names_shown, shown
+from ..models.three_way import PreferenceModel, probabilities
+from .board_words import sentences_of
+from .pages.leaderboard import PAGE_FILE, read_clips, render_board
+from .report.base import SCHEMA_VERSION, read_report
+from .report.dataset import Report
+from .report.leaderboard import (
+    AgainstBaseline,
+    Board,
+    BoardDifference,
+    BoardSystem,
+    Figure,
+    LeaderboardReport,
+    Measured,
+    Verdict,
+)
+from .results import REPORT_FILE, identified, write_results
 from .statistics.significance import ALPHA, holm, significance_clusters
 from .statistics.system_means import SystemEstimate, SystemMeans, SystemSums, system_means
-
-GROUP = "group_id"
-_LABEL = "_label"  # each dimension of a file of scores has a column of this ending
-_ERROR = "_standard_error"
+from .system_scores import ERROR, GROUP, Answers, Ratings, ScoreFiles, read_answers, read_ratings
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
-    """Scores of one judge on the responses of systems, a row for each response."""
+class Leaderboard:
+    """Boards of systems, and what they were made of."""
 
-    # ``pair_id, system, group_id, warnings``, and for each dimension ``NAME`` and ``NAME_standard_error``, NaN = none
-    rows: pd.DataFrame
-    dimensions: tuple[str, ...]
-    judge: str | None  # hash of the judge; None = the files do not say
-    sources: tuple[str, ...]  # file and hash, for the signature
+    report: LeaderboardReport
+    answers: Answers
+    ratings: Ratings | None
+
+    def save(self, folder: str | Path, clips: str | Path | None = None) -> None:
+        """Write ``index.html``, ``leaderboard.json``, ``systems.csv`` and ``differences.csv``; all or none.
+
+        Args:
+            folder: Made if it does not exist. What an earlier call wrote is replaced.
+            clips: The manifest that was scored, or the folder of a pair dataset: the page then plays the responses that
+                tell the systems apart.
+
+        Raises:
+            UserError: If the manifest cannot be read, or a file of somebody else would be replaced.
+        """
+        play = None if clips is None else read_clips(clips)
+        files = {
+            PAGE_FILE: render_board(self.report, self.answers.rows, self.ratings and self.ratings.rows, play),
+            "leaderboard.json": self.report,
+            "systems.csv": self._frame("systems"),
+            "differences.csv": self._frame("differences"),
+        }
+        write_results("leaderboard", Path(folder), files)
+
+    def _frame(self, what: str) -> pd.DataFrame:
+        rows = [{"dimension": board.dimension} | row.as_json() for board in self.report.boards
+                for row in getattr(board, what)]  # fmt: skip
+        return pd.json_normalize(rows, sep="_")
 
 
 def leaderboard(
-    scores: str | Path | Sequence[str | Path] | Mapping[str, str | Path],
+    scores: ScoreFiles,
     *,
     by: str = "system_id",
     ratings: str | Path | None = None,
     dimensions: Sequence[str] | None = None,
     baseline: str | None = None,
-) -> LeaderboardReport:
+    report: str | Path | None = None,
+) -> Leaderboard:
     """Compare systems by their responses to the same contexts.
 
     Args:
@@ -61,144 +91,81 @@ def leaderboard(
             They must have been chosen without looking at the responses, such as at random.
         dimensions: Dimensions to compare on (None = all that the files have).
         baseline: The system that others are compared with (None = the best one).
+        report: Folder that `evaluate` wrote: how well this judge agrees with people.
 
     Raises:
         UserError: If a file cannot be read, a column is missing, a response stands twice, files are of different
-            judges, there is only one system, no response was rated, or there is no such dimension or baseline.
+            judges, people rated on another scale, there is only one system, no response was rated, the report is of
+            another judge, or there is no such dimension or baseline.
     """
     answers = read_answers(scores, by, dimensions)
     systems = sorted(answers.rows["system"].unique())
     if len(systems) < 2:
-        raise UserError(f"{answers.sources[0].split(' ')[0]}: one system, {shown(systems[0])}; expected two or more")
+        raise UserError(f"{answers.files[0][0]}: one system, {shown(systems[0])}; expected two or more")
     if baseline is not None and baseline not in systems:
         raise UserError(f"baseline {shown(baseline)}: no such system; expected {names_shown(systems)}")
     people = None if ratings is None else read_ratings(ratings, answers)
-    boards = [_board(answers, dimension, people) for dimension in answers.dimensions]
-    marks = [*answers.sources, *([] if ratings is None else [f"ratings {Path(ratings).name}"])]
-    text = f"leaderboard {__version__} | judge {(answers.judge or 'unknown')[:12]} | " + " | ".join(marks)
-    return LeaderboardReport(
-        schema_version=SCHEMA_VERSION, signature=text, by=by, baseline=baseline, boards=tuple(boards)
-    )
+    measured = {} if report is None else _measured(Path(report), answers)
+    boards = [_board(answers, name, people, baseline, measured.get(name)) for name in answers.scales]
+    marks = [f"scores:{identified(name, mark)}" for name, mark in answers.files]
+    marks += [] if people is None else [f"ratings:{identified(*people.source)}"]
+    judge = identified("judge", dict(answers.judge)) if answers.judge else "judge:unknown"
+    signature = "|".join(["leaderboard", judge, *marks, f"by:{by}", f"version:{__version__}"])
+    made = LeaderboardReport(schema_version=SCHEMA_VERSION, signature=signature, by=by, boards=tuple(boards))
+    return Leaderboard(made, answers, people)
 
 
-# ---------------------------------------------------------------- reading
-
-
-def read_answers(
-    scores: str | Path | Sequence[str | Path] | Mapping[str, str | Path], by: str, dimensions: Sequence[str] | None
-) -> Answers:
-    """Read files of scores; see `leaderboard`."""
-    files = _files(scores)
-    tables = [(name, read_table(path)) for name, path in files]
-    names = _dimensions([table for _, table in tables], dimensions)
-    seen: dict[str, str] = {}
-    rows: list[dict[str, Any]] = []
-    judges: dict[str, Path] = {}
-    for system, table in tables:
-        needed = ["pair_id", GROUP, *names, *([] if system else [by])]
-        for column in needed:
-            if column not in table.columns:
-                raise DataError(
-                    f"{table.path}: no column {column!r}; it has {names_shown(table.columns)}{_advice(column, by)}"
+def failures(report: LeaderboardReport, margin: float) -> list[str]:
+    """Why systems do not pass beside the baseline, a line each: worse by more than `margin` rating points at the 5 %
+    level, or not to be told. Empty = all pass."""
+    lines = []
+    for board in report.boards:
+        for row in board.against:
+            lead = (row.difference.value or 0.0) * (1 if board.higher_is_better else -1)
+            if row.verdict == "cannot be told":
+                why = board.refused or row.difference.reason or "no interval"
+                lines.append(
+                    f"{board.dimension}: whether {row.system} is worse than {board.baseline} is not told: {why}"
                 )
-        for record in table.records():
-            pair = record.name("pair_id")
-            if pair in seen:
-                raise DataError(f"{record.place('pair_id')}: {shown(pair)} stands twice, also in {seen[pair]}")
-            seen[pair] = record.place("pair_id")
-            row: dict[str, Any] = {"pair_id": pair, "system": system or record.name(by), GROUP: record.name(GROUP)}
-            row["warnings"] = record.text("warnings") if "warnings" in table.columns else None
-            for name in names:
-                row[name] = record.number(name)
-                row[name + _ERROR] = record.number(name + _ERROR) if name + _ERROR in table.columns else np.nan
-            rows.append(row)
-        if (judge := _judge(table.path)) is not None:
-            judges.setdefault(judge, table.path)
-    if len(judges) > 1:
-        (first, one), (second, other), *_ = judges.items()
-        raise UserError(
-            f"{other}: scores of another judge ({second[:12]}) than {one} ({first[:12]}); "
-            "their scores do not mean the same: score all systems with one judge"
+            elif row.verdict == "worse" and -lead > margin:
+                lines.append(
+                    f"{board.dimension}: {row.system} is worse than {board.baseline} by {-lead:.2f}, "
+                    f"more than {margin:g}"
+                )
+    return lines
+
+
+def _measured(folder: Path, answers: Answers) -> dict[str, Measured]:
+    """What a report of `evaluate` says of the judge, by dimension.
+
+    Raises:
+        UserError: If it cannot be read, or is of a judge with other weights.
+    """
+    path = folder / REPORT_FILE if folder.is_dir() else folder
+    report = read_report(path, Report)
+    theirs = (report.provenance.get("calibration") or {}).get("weights")
+    if theirs and answers.facts.weights not in (None, theirs):
+        raise UserError(f"{path}: measures another judge, {report.judge}; expected the one that made the scores")
+    return {
+        name: Measured(
+            dataset=report.dataset.name,
+            synthetic=report.dataset.synthetic,
+            spearman=own.spearman,
+            n_systems=0 if own.system_level is None else own.system_level.n_systems,
+            pairwise_accuracy=None if own.system_level is None else own.system_level.pairwise_accuracy,
         )
-    marks = tuple(f"{table.path.name} {file_hash(table.path)[:12]}" for _, table in tables)
-    return Answers(pd.DataFrame(rows), names, next(iter(judges), None), marks)
-
-
-def _files(scores: str | Path | Sequence[str | Path] | Mapping[str, str | Path]) -> list[tuple[str | None, Path]]:
-    """System of a whole file (None = its rows say) and file."""
-    if isinstance(scores, Mapping):
-        return [(name, Path(path)) for name, path in scores.items()]
-    found: list[tuple[str | None, Path]] = []
-    for entry in [scores] if isinstance(scores, (str, Path)) else scores:
-        name, equals, path = str(entry).partition("=")
-        found.append((name, Path(path)) if equals and not Path(entry).exists() else (None, Path(entry)))
-    return found
-
-
-def _advice(column: str, by: str) -> str:
-    """What to do about a missing column."""
-    if column == by:
-        return "; name the system of a whole file by NAME=FILE, or the column by --by"
-    return (
-        "; it says which responses answer the same context: `score` copies it from the manifest"
-        if column == GROUP
-        else ""
-    )
-
-
-def _dimensions(tables: Sequence[SourceTable], wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """The dimensions that all files have, or those that are asked for."""
-    if wanted:
-        return tuple(wanted)
-    of_each = [[name.removesuffix(_LABEL) for name in table.columns if name.endswith(_LABEL)] for table in tables]
-    shared = [name for name in of_each[0] if all(name in names for names in of_each)]
-    if not shared:
-        raise UserError(f"{tables[0].path}: no column says what is a dimension; name it by --dimension")
-    return tuple(shared)
-
-
-def _judge(path: Path) -> str | None:
-    """Hash of the judge by the summary that `score` writes beside its scores."""
-    summary = path.with_name(f"{path.name}.summary.json")
-    try:
-        found = json.loads(summary.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    identity = found.get("identity") if isinstance(found, dict) else None
-    return identity.get("judge") if isinstance(identity, dict) else None
-
-
-def read_ratings(ratings: str | Path, answers: Answers) -> pd.DataFrame:
-    """Ratings of the scored responses, with `RATING_COLUMNS`; those of others are left out."""
-    path = Path(ratings)
-    if path.is_dir():
-        table = PairDataset.load(path).ratings
-    else:
-        source = read_table(path)
-        for column in RATING_COLUMNS:
-            if column not in source.columns:
-                raise DataError(f"{path}: no column {column!r}; expected {', '.join(RATING_COLUMNS)}")
-        rows = [
-            {name: record.number(name) if name == "score" else record.name(name) for name in RATING_COLUMNS}
-            for record in source.records()
-        ]
-        table = pd.DataFrame(rows, columns=list(RATING_COLUMNS))
-    known = table["pair_id"].isin(answers.rows["pair_id"].tolist()) & table["dimension"].isin(list(answers.dimensions))
-    own = table.loc[known & table["score"].notna()]
-    if own.empty:
-        raise UserError(
-            f"{path}: rates none of the scored responses on {names_shown(answers.dimensions)}; "
-            "expected ratings of the same pair_id and dimension"
-        )
-    return own
+        for name, own in report.dimensions.items()
+    }
 
 
 # ---------------------------------------------------------------- one dimension
 
 
-def _board(answers: Answers, dimension: str, people: pd.DataFrame | None) -> Board:
+def _board(
+    answers: Answers, dimension: str, people: Ratings | None, baseline: str | None, measured: Measured | None
+) -> Board:
     scored = answers.rows.loc[answers.rows[dimension].notna()]
-    mine = None if people is None else people.loc[people["dimension"] == dimension]
+    mine = None if people is None else people.rows.loc[people.rows["dimension"] == dimension]
     rated = None if mine is None or mine.empty else mine
     human = pd.Series(dtype=float) if rated is None else rated.groupby("pair_id")["score"].mean()
     sums = SystemSums.of(
@@ -206,50 +173,86 @@ def _board(answers: Answers, dimension: str, people: pd.DataFrame | None) -> Boa
         scored[GROUP].tolist(),
         scored[dimension].to_numpy(float),
         human.reindex(scored["pair_id"]).to_numpy(float),
-        scored[dimension + _ERROR].to_numpy(float),
+        scored[dimension + ERROR].to_numpy(float),
     )
+    if len(sums.systems) < 2:
+        raise UserError(f"{dimension}: {len(sums.systems)} of the systems have scores; expected two or more")
     alone = system_means(sums, "judge")
     by_people = None if rated is None else system_means(sums, "ratings")
     found = alone if rated is None else system_means(sums, "both")
-    names = sums.systems
-    order = sorted(range(len(names)), key=lambda k: -(-np.inf if (v := found.means[k].value) is None else v))
-    wins = _wins(scored, dimension, names)
-    differences = _differences(found, names, order, wins, _rater_noise(rated))
-    clusters = _clusters(differences, [names[k] for k in order])
-    systems = tuple(
-        _system(sums, k, cluster, found, alone, by_people, wins, scored)
-        for k, cluster in zip(order, clusters, strict=True)
-    )
-    n_ratings = 0 if rated is None else int(rated["pair_id"].isin(scored["pair_id"]).sum())
+    scale = answers.scales[dimension] or (people and people.scales.get(dimension))
+    sign = 1 if scale is None or scale.higher_is_better else -1
+    refused = _refused(measured) if rated is None else None
+    three_way = answers.facts.three_way.get(dimension)
+    wins, noise = _wins(scored, dimension, sums.systems, sign, three_way), _rater_noise(rated)
+    values = [-np.inf if mean.value is None else sign * mean.value for mean in found.means]
+    order = sorted(range(len(values)), key=lambda k: -values[k])
+    differences = _differences(found, sums.systems, order, sign, refused is not None)
+    names = [sums.systems[k] for k in order]
+    lengths = _by_length(scored, dimension)
+    rows = [
+        BoardDifference(
+            **row,
+            in_rater_noise=None
+            if noise is None or row["difference"].value is None
+            else row["difference"].value / noise,
+            wins=_share(wins[sums.systems.index(row["first"]), sums.systems.index(row["second"])]),
+            losses=_share(wins[sums.systems.index(row["second"]), sums.systems.index(row["first"])]),
+            by_length=None if lengths is None else lengths[row["first"]] - lengths[row["second"]],
+        )
+        for row in differences
+    ]
+    clusters = (None,) * len(names) if refused else _clusters(rows, names)
+    present = (sums.pairs > 0).astype(int)
+    reference = baseline if baseline in names else names[0]
     board = Board(
         dimension=dimension,
-        higher_is_better=True,
+        higher_is_better=sign > 0,
         source="judge" if rated is None else "judge and ratings",
         n_contexts=len(sums.pairs),
-        n_ratings=n_ratings,
+        n_shared=int((present.T @ present).min()),
+        n_ratings=0 if rated is None else int(rated["pair_id"].isin(scored["pair_id"]).sum()),
         weight=None if rated is None else found.weight,
         ratings_worth=None if rated is None or np.isnan(found.ratings_worth) else found.ratings_worth,
-        rater_noise=_rater_noise(rated),
-        systems=systems,
-        differences=tuple(differences),
+        rater_noise=noise,
+        ties=three_way is not None,
+        measured=measured,
+        refused=refused,
+        baseline=reference,
+        systems=tuple(
+            _system(sums, k, cluster, (found, alone, by_people), wins, scored)
+            for k, cluster in zip(order, clusters, strict=True)
+        ),
+        against=_against(found, sums.systems, names, reference, sign, refused is not None),
+        differences=tuple(rows),
         text=(),
     )
-    return board.model_copy(update={"text": tuple(_sentences(board, answers, dimension))})
+    return board.model_copy(update={"text": tuple(sentences_of(board, answers, people, scale is not None))})
+
+
+def _refused(measured: Measured | None) -> str | None:
+    """Why the judge cannot carry an order of systems, by what was measured."""
+    if measured is None:
+        return None
+    spearman = measured.spearman
+    if spearman.value is None:
+        return f"its agreement with people on {measured.dataset} is undefined ({spearman.reason})"
+    if spearman.low is None or spearman.low <= 0:
+        return f"on {measured.dataset} it does not agree with people more than chance (Spearman {spearman.value:.2f})"
+    return None
 
 
 def _system(
     sums: SystemSums,
     k: int,
     cluster: int | None,
-    found: SystemMeans,
-    alone: SystemMeans,
-    people: SystemMeans | None,
+    sources: tuple[SystemMeans, SystemMeans, SystemMeans | None],
     wins: np.ndarray,
     scored: pd.DataFrame,
 ) -> BoardSystem:
+    found, alone, people = sources
     rows = scored.loc[scored["system"] == sums.systems[k]]
     others = np.delete((wins[k] - wins[:, k] + 1) / 2, k)
-    warned = rows["warnings"]
     return BoardSystem(
         system=sums.systems[k],
         cluster=cluster,
@@ -259,7 +262,7 @@ def _system(
         judge=_figure(alone.means[k]),
         ratings=None if people is None else _figure(people.means[k]),
         win_rate=None if np.isnan(others).all() else float(np.nanmean(others)),
-        unlike_training=float(warned.str.contains("unlike_training", na=False).mean()),
+        unlike_training=float(rows["warnings"].str.contains("unlike_training", na=False).mean()),
     )
 
 
@@ -276,14 +279,30 @@ def _figure(found: SystemEstimate, sign: int = 1) -> Figure:
     )
 
 
-def _wins(scored: pd.DataFrame, dimension: str, names: Sequence[str]) -> np.ndarray:
-    """Share of the contexts that both answer in which the row's system scores higher than the column's; NaN = none."""
-    means = scored.pivot_table(index=GROUP, columns="system", values=dimension).reindex(columns=list(names)).to_numpy()
+def _share(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _wins(
+    scored: pd.DataFrame, dimension: str, names: Sequence[str], sign: int, three_way: PreferenceModel | None
+) -> np.ndarray:
+    """Share of the contexts that both answer in which the row's system is preferred to the column's; NaN = none."""
+    answers = scored.groupby([GROUP, "system"])
+    means = answers[dimension].mean().unstack().reindex(columns=list(names)).to_numpy() * sign
+    error = answers[dimension + ERROR].agg(lambda own: np.sqrt((own**2).sum(skipna=False)) / len(own))
+    errors = error.unstack().reindex(columns=list(names)).to_numpy()
     shares = np.full((len(names), len(names)), np.nan)
-    for i in range(len(names)):  # one system at a time: contexts x systems x systems would not fit the memory
-        both = ~np.isnan(means[:, [i]]) & ~np.isnan(means)
-        higher = ((means[:, [i]] > means) & both).sum(0)
-        shares[i] = np.divide(higher, both.sum(0), out=np.full(len(names), np.nan), where=both.sum(0) > 0)
+    for i, j in zip(*np.triu_indices(len(names), 1), strict=True):
+        lead = means[:, i] - means[:, j]
+        both = ~np.isnan(lead)
+        if not both.any():
+            continue
+        if three_way is None:
+            first, second = lead[both] > 0, lead[both] < 0
+        else:
+            noise = np.hypot(errors[both, i], errors[both, j]) if three_way.uses_error else np.ones(both.sum())
+            first, second, _ = probabilities(lead[both], noise, three_way.factor, three_way.tie_width).T
+        shares[i, j], shares[j, i] = first.mean(), second.mean()
     return shares
 
 
@@ -298,36 +317,65 @@ def _rater_noise(rated: pd.DataFrame | None) -> float | None:
     return noise or None
 
 
+def _by_length(scored: pd.DataFrame, dimension: str) -> dict[str, float] | None:
+    """System -> what its mean length makes of its score, by the slope of scores on seconds within systems; None where
+    nothing is said of seconds."""
+    seconds, score, system = (scored[name] for name in ("seconds", dimension, "system"))
+    if seconds.isna().any():
+        return None
+    means = seconds.groupby(system).mean()
+    longer, higher = seconds - system.map(means), score - score.groupby(system).transform("mean")
+    square = float((longer**2).sum())
+    slope = float((longer * higher).sum()) / square if square > 0 else 0.0
+    return {str(name): slope * float(mean) for name, mean in means.items()}
+
+
 def _differences(
-    found: SystemMeans, names: Sequence[str], order: Sequence[int], wins: np.ndarray, noise: float | None
-) -> list[BoardDifference]:
-    """All pairs in the order of the board; the first of a pair is the one with the higher difference."""
-    tested = [pair for pair, own in found.differences.items() if own.p is not None]
-    adjusted = dict(zip(tested, holm(np.array([found.differences[pair].p for pair in tested])).tolist(), strict=True))
-    rows = []
+    found: SystemMeans, names: Sequence[str], order: Sequence[int], sign: int, refused: bool
+) -> list[dict[str, Any]]:
+    """All pairs in the order of the board; the first of a pair is the one that does better."""
+    adjusted = _adjusted(found, list(found.differences))
+    rows: list[dict[str, Any]] = []
     for above, first in enumerate(order):
         for second in order[above + 1 :]:
             pair = (min(first, second), max(first, second))
-            own, sign = found.differences[pair], 1 if first < second else -1
-            if own.value is not None and sign * own.value < 0:  # over the shared contexts it is the other way round
-                first_here, second_here, sign = second, first, -sign
-            else:
-                first_here, second_here = first, second
-            difference, p = _figure(own, sign), adjusted.get(pair)
-            win, loss = wins[first_here, second_here], wins[second_here, first_here]
-            rows.append(
-                BoardDifference(
-                    first=names[first_here],
-                    second=names[second_here],
-                    difference=difference,
-                    in_rater_noise=None if noise is None or difference.value is None else difference.value / noise,
-                    p=p,
-                    better=p is not None and p < ALPHA and bool(difference.value),
-                    wins=None if np.isnan(win) else float(win),
-                    losses=None if np.isnan(loss) else float(loss),
-                )
-            )
+            own, turn = found.differences[pair], 1 if first < second else -1
+            here = (first, second)
+            if own.value is not None and sign * turn * own.value < 0:  # over shared contexts it is the other way round
+                here, turn = (second, first), -turn
+            p = adjusted.get(pair)
+            better = p is not None and p < ALPHA and bool(own.value) and not refused
+            rows.append({"first": names[here[0]], "second": names[here[1]], "difference": _figure(own, turn),
+                         "p": p, "better": better})  # fmt: skip
     return rows
+
+
+def _adjusted(found: SystemMeans, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], float]:
+    """P values of these differences, corrected for all of them; without an interval there is none."""
+    p = {pair: own for pair in pairs if (own := found.differences[pair].p) is not None}
+    return dict(zip(p, holm(np.array(list(p.values()))).tolist(), strict=True))
+
+
+def _against(
+    found: SystemMeans, names: Sequence[str], order: Sequence[str], baseline: str, sign: int, refused: bool
+) -> tuple[AgainstBaseline, ...]:
+    place = names.index(baseline)
+    pairs = {name: (min(k, place), max(k, place)) for k, name in enumerate(names) if k != place}
+    adjusted = _adjusted(found, list(pairs.values()))
+    rows = []
+    for name in order:
+        if name == baseline:
+            continue
+        pair = pairs[name]
+        difference = _figure(found.differences[pair], 1 if pair[1] == place else -1)
+        p, lead = adjusted.get(pair), sign * (difference.value or 0.0)
+        verdict: Verdict = "not told apart"
+        if refused or p is None:
+            verdict = "cannot be told"
+        elif p < ALPHA and lead:
+            verdict = "better" if lead > 0 else "worse"
+        rows.append(AgainstBaseline(system=name, difference=difference, p=p, verdict=verdict))
+    return tuple(rows)
 
 
 def _clusters(differences: Sequence[BoardDifference], names: Sequence[str]) -> tuple[int | None, ...]:
@@ -338,49 +386,3 @@ def _clusters(differences: Sequence[BoardDifference], names: Sequence[str]) -> t
     for row in differences:
         better[names.index(row.first), names.index(row.second)] = row.better
     return significance_clusters(better)
-
-
-# ---------------------------------------------------------------- what may be said
-
-
-def _sentences(board: Board, answers: Answers, dimension: str) -> list[str]:
-    rows = {name: len(own) for name, own in answers.rows.groupby("system")}
-    missing = int(answers.rows[dimension].isna().sum())
-    said = []
-    if board.source == "judge":
-        said.append(
-            "This is the opinion of the judge. Its own bias for or against a system is in no interval: a difference "
-            "here is not yet one that people hear. Ratings of some responses (--ratings) make it one."
-        )
-    else:
-        saved = board.ratings_worth
-        said.append(
-            f"Means and differences are those of people, by {counted(board.n_ratings, 'rating')}. The judge only "
-            "narrows the intervals: they hold however bad it is, if the rated responses were chosen at random."
-        )
-        if saved is not None and saved >= 1.05:
-            needed = f"{round(board.n_ratings * saved):,}"
-            said.append(f"Without the judge these intervals would have needed {needed} ratings.")
-        elif saved is not None:
-            said.append("The judge adds nothing here: the intervals are those of the ratings alone.")
-    if board.systems[0].cluster is None:
-        reasons = {row.difference.reason for row in board.differences if row.difference.reason}
-        said.append(f"No order can be stated: {'; '.join(sorted(reasons)) or 'no interval'}.")
-    else:
-        told = sum(row.better for row in board.differences)
-        said.append(
-            f"{told} of {counted(len(board.differences), 'pair')} of systems differ at the 5 % level, corrected for "
-            "all pairs (Holm)."
-        )
-    shared = min((row.difference.n_groups for row in board.differences), default=0)
-    if board.source == "judge" and shared < board.n_contexts:
-        said.append(
-            f"Not all systems answer all {board.n_contexts} contexts: differences are over those that two share, "
-            f"{shared} or more."
-        )
-    if missing:
-        said.append(f"{counted(missing, 'response')} of {sum(rows.values()):,} had no score and do not count.")
-    unlike = sum(round((row.unlike_training or 0) * row.n_pairs) for row in board.systems)
-    if unlike:
-        said.append(f"{counted(unlike, 'response')} sound unlike what the judge was calibrated on.")
-    return said

@@ -6,10 +6,12 @@ from typing import Literal
 
 from pydantic import Field
 
+from ..statistics.agreement import Statistic
 from .base import Count, Part, Share, Versioned
 
 BoardSource = Literal["judge", "judge and ratings"]
 """What the means rest on: the judge's opinion alone, or its scores corrected by ratings."""
+Verdict = Literal["better", "worse", "not told apart", "cannot be told"]
 
 
 class Figure(Part):
@@ -47,16 +49,16 @@ class BoardSystem(Part):
     ratings: Figure | None
     """Mean of the ratings alone; null without ratings."""
     win_rate: Share | None
-    """Mean share of shared contexts in which its score is higher than another system's, ties counting half."""
-    unlike_training: Share | None
-    """Share of its scores that carry a warning; null where the scores say nothing of warnings."""
+    """Mean over the other systems of the share of shared contexts that it wins, ties counting half."""
+    unlike_training: Share
+    """Share of its responses that are unlike what the judge was calibrated on, by its warnings."""
 
 
 class BoardDifference(Part):
     """Two systems, over the contexts that both answer."""
 
     first: str
-    """The system with the higher mean."""
+    """The system that does better."""
     second: str
     """The other one."""
     difference: Figure
@@ -66,11 +68,41 @@ class BoardDifference(Part):
     p: float | None
     """Two-sided, of no difference, after Holm's correction over all pairs of systems of the dimension."""
     better: bool
-    """Whether the first is better at the 5 % level."""
+    """Whether the first is better at the 5 % level; never where the board is refused."""
     wins: Share | None
-    """Share of the shared contexts in which the first scores higher."""
+    """Share of the shared contexts in which people would prefer the first, by the judge."""
     losses: Share | None
-    """Share in which it scores lower; the rest are ties."""
+    """Share in which they would prefer the second; the rest are ties."""
+    by_length: float | None
+    """What the judge's slope on the length of responses alone would make of their lengths, rating points."""
+
+
+class AgainstBaseline(Part):
+    """A system beside the one that it is compared with."""
+
+    system: str
+    """Its name."""
+    difference: Figure
+    """Its mean less that of the baseline."""
+    p: float | None
+    """Two-sided, after Holm's correction over all systems but the baseline."""
+    verdict: Verdict
+    """At the 5 % level; `cannot be told` without an interval, or where the board is refused."""
+
+
+class Measured(Part):
+    """How well the judge did where `evaluate` measured it."""
+
+    dataset: str
+    """Name of the data."""
+    synthetic: bool
+    """Whether its ratings were not given by people."""
+    spearman: Statistic
+    """With the mean ratings, item by item."""
+    n_systems: Count
+    """Systems in that data; 0 = it names none."""
+    pairwise_accuracy: Statistic | None
+    """Share of pairs of its systems that the judge ordered as people did."""
 
 
 class Board(Part):
@@ -84,6 +116,8 @@ class Board(Part):
     """What the means rest on."""
     n_contexts: Count
     """Groups with a score."""
+    n_shared: Count
+    """Groups that every two systems share, at least."""
     n_ratings: Count
     """Ratings that entered."""
     weight: float | None
@@ -92,8 +126,18 @@ class Board(Part):
     """As many times the ratings would have been needed without the judge, for these intervals; null without ratings."""
     rater_noise: float | None
     """Standard deviation of one rater's ratings of one response, in rating points; null where it is not known."""
+    ties: bool
+    """Whether wins and ties are by the preferences that the judge was calibrated on; otherwise a higher score wins."""
+    measured: Measured | None
+    """What the report says that was named; null = none was."""
+    refused: str | None
+    """Why the judge cannot carry an order of systems; null = it can, or ratings carry it."""
+    baseline: str
+    """The system that `against` compares with: the best one, if none was named."""
     systems: tuple[BoardSystem, ...]
     """Best first."""
+    against: tuple[AgainstBaseline, ...]
+    """All systems but the baseline, best first."""
     differences: tuple[BoardDifference, ...]
     """All pairs of systems, in the order of `systems`."""
     text: tuple[str, ...]
@@ -107,7 +151,5 @@ class LeaderboardReport(Versioned):
     """All that the figures depend on, in one line."""
     by: str
     """The column that names the systems."""
-    baseline: str | None
-    """The system that others are compared with; null = the best one."""
     boards: tuple[Board, ...] = Field(min_length=1)
     """One for each dimension."""

@@ -190,17 +190,18 @@ class _Columns(NamedTuple):
 
 def _estimates(first: _Columns, second: _Columns | None, source: Source) -> tuple[list[SystemEstimate], float, float]:
     """Estimates of `first` less `second`, lambda, and what the ratings are worth."""
+    shared = "" if second is None else "shared "
     if source == "judge":
         groups = first.groups  # those that both answer
         mean = first.judge.less(second and second.judge)
         # The noise of a judge is independent between pairs: it adds to what the groups show only where there are few
         variance = mean.variance + first.noise + (0.0 if second is None else second.noise)
-        return _filled(mean.value, variance, groups, "group"), 0.0, np.nan
+        return _filled(mean.value, variance, groups, f"{shared}group"), 0.0, np.nan
     # A difference is known no better than the system that is rated in fewer groups
     groups = first.rated_groups if second is None else np.minimum(first.rated_groups, second.rated_groups)
     human = first.human.less(second and second.human)
     if source == "ratings":
-        return _filled(human.value, human.variance, groups, "rated group"), 0.0, np.nan
+        return _filled(human.value, human.variance, groups, f"{shared}rated group"), 0.0, np.nan
     judge = first.judge.less(second and second.judge)
     # How much higher the judge scores the rated pairs than all of them: chance alone, as the rated ones are random
     excess = first.judge_of_rated.less(second and second.judge_of_rated).less(judge)
@@ -209,7 +210,7 @@ def _estimates(first: _Columns, second: _Columns | None, source: Source) -> tupl
     powered = human.less(excess, weight)
     alone, corrected = human.variance[enough].sum(), powered.variance[enough].sum()
     worth = float(alone / corrected) if corrected > 0 else np.nan
-    return _filled(powered.value, powered.variance, groups, "rated group"), weight, worth
+    return _filled(powered.value, powered.variance, groups, f"{shared}rated group"), weight, worth
 
 
 def _weight(human: np.ndarray, excess: np.ndarray) -> float:

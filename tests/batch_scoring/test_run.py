@@ -60,10 +60,15 @@ def test_context_and_system_come_back_where_the_manifest_has_them(suffix, write,
     summary = score_manifest(job, in_process)
     found = read(job.out)
     assert list(found[0]) == [NAMES[0], "group_id", "system_id", *NAMES[1:]]
-    assert [(one["group_id"], one["system_id"]) for one in found] == [("7", "v0"), ("7", "v1"), ("7", "v0"), ("7", "v1")]
+    assert [(one["group_id"], one["system_id"]) for one in found] == [
+        ("7", "v0"),
+        ("7", "v1"),
+        ("7", "v0"),
+        ("7", "v1"),
+    ]
     assert "no such file" in found[3]["status"]
-    assert summary.dimensions == json.loads((judge_folder / "judge.json").read_text())["dimensions"]
-    assert [one["name"] for one in summary.dimensions] == ["empathy", "warmth"]
+    dimensions = json.loads((judge_folder / "judge.json").read_text())["dimensions"]
+    assert summary.judge == {"dimensions": dimensions, "weights": None, "three_way": {}}
 
 
 def test_long_clips_are_heard_in_windows_and_counted(write, make_job, in_process, clips, make_tone):

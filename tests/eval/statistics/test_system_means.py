@@ -100,7 +100,7 @@ def test_few_groups_and_none_have_a_reason_instead_of_an_interval():
     assert found.means[0].value is not None
     assert (found.means[0].low, found.means[0].reason) == (None, "4 rated groups, at least 5 needed")
     assert (found.means[2].value, found.means[2].reason) == (None, "no rated group")
-    assert found.differences[0, 2].reason == "no rated group"
+    assert found.differences[0, 2].reason == "no shared rated group"
 
 
 def test_equal_scores_differ_by_nothing_and_shifted_ones_surely():
