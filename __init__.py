@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from .data_modules.schema import PairDataset
     from .eval.compare import compare
     from .eval.evaluate import evaluate
+    from .eval.leaderboard import leaderboard
     from .reward import EmpathyReward
     from .scorer import Scorer
     from .train.run import train
 
 __all__ = [
     "EmpathyReward", "PairDataset", "Scorer", "__version__", "compare", "dataset_from_frames",
-    "dataset_to_hugging_face", "evaluate", "score_table", "train",
+    "dataset_to_hugging_face", "evaluate", "leaderboard", "score_table", "train",
 ]  # fmt: skip
 _MODULES = {
     "EmpathyReward": "reward",
@@ -28,6 +29,7 @@ _MODULES = {
     "dataset_from_frames": "data_modules.importers.frames",
     "dataset_to_hugging_face": "data_modules.importers.frames",
     "evaluate": "eval.evaluate",
+    "leaderboard": "eval.leaderboard",
     "score_table": "batch_scoring.scores",
 }
 

@@ -156,6 +156,7 @@ COMMANDS: Mapping[str, type[Command]] = {
     "stress": measuring.Stress,
     "agreement": tables.Agreement,
     "plan": tables.Plan,
+    "leaderboard": tables.Leaderboard,
     "score": judges.Score,
     "rank": judges.Rank,
     "explain": judges.Explain,

@@ -52,7 +52,7 @@ class Job:
 
     def reader(self) -> RowReader:
         """The reader that makes pairs of the rows of the manifest."""
-        return RowReader(self.manifest.parent, self.audio_root)
+        return RowReader(self.manifest.parent, self.audio_root, Manifest(self.manifest).copied())
 
     def load(self, device: str | None) -> Scorer:
         """The judge on a device.
@@ -66,6 +66,17 @@ class Job:
         if self.level is not None:
             scorer.require_calibration()
         return scorer
+
+    def judge_facts(self) -> dict[str, Any]:
+        """What of `judge.json` a reader of scores needs: `dimensions`, the hash of the calibrated `weights`, and how
+        differences become preferences, `three_way`, by dimension; nothing where there is no such file."""
+        try:
+            judge = json.loads((self.judge / JUDGE_FILE).read_text(encoding="utf-8"))
+            calibration = judge.get("calibration") or {}
+            fitted = {name: own.get("three_way") for name, own in calibration.get("dimensions", {}).items()}
+            return {"dimensions": judge["dimensions"], "weights": calibration.get("weights"), "three_way": fitted}
+        except _UNREADABLE:
+            return {}
 
     def identity(self) -> dict[str, str]:
         """All that scores depend on, except audio files: those of a chunk are noted in its part (`audio_mark`).
@@ -160,7 +171,7 @@ class Chunk(NamedTuple):
 class Part(NamedTuple):
     """The scores of a chunk."""
 
-    columns: tuple[Column, ...]  # `score_columns` of the judge
+    columns: tuple[Column, ...]  # those that are copied from the manifest, then `score_columns` of the judge
     rows: list[list[Value]]  # values of `row_columns`
     failed: dict[str, int]  # how many rows have no scores, by kind
     audio: str  # `audio_mark` of the files that it was made of
@@ -238,8 +249,8 @@ class Parts:
         return [chunk for chunk in self.chunks() if chunk not in done] if self.under_way() else []
 
     def write(self, chunk: Chunk, columns: Sequence[Column], scored: Sequence[ScoredRow], audio: str) -> None:
-        """Write the part of a chunk, with `score_columns` of the judge and `audio_mark` of its rows; nothing happens
-        where another process has finished the job."""
+        """Write the part of a chunk, with the columns between id and status and `audio_mark` of its rows; nothing
+        happens where another process has finished the job."""
         failed = Counter(row.error.kind for row in scored if row.error is not None)
         name = self.path(chunk).name  # a part of equally many rows may not take its place
         head = {"part": name, "rows": len(scored), "failed": failed, "audio": audio, "columns": columns}

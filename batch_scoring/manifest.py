@@ -29,9 +29,12 @@ from ..data_modules.parallel import say
 from ..data_modules.ratings import A_NAME, is_name
 from ..data_modules.schema import Pair, Turn
 from ..data_modules.tables import check_file, check_header, csv_rows, is_text, jsonl_rows, plain_text
+from ..models.score_table import Column
 
 COLUMNS = ("pair_id", "context_audio", "response_audio", "situation")
-"""Columns that are read; others are ignored."""
+"""Columns that pairs are made of."""
+COPIED = ("group_id", "system_id")
+"""Columns that are copied to the scores, where a manifest has them; others are ignored."""
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 """Suffixes of tables that are read and written row by row; a JSON list is not."""
 _LONGEST_LINE = 2**24  # bytes: a file without line breaks must not fill the memory
@@ -46,7 +49,7 @@ class ManifestRow(NamedTuple):
 
     position: int  # of the row, from 0
     line: int | None  # where it begins, from 1; None in Parquet
-    cells: Mapping[str, Any]  # those of `COLUMNS` that hold something
+    cells: Mapping[str, Any]  # those of `COLUMNS` and `COPIED` that hold something
 
 
 class Manifest:
@@ -121,6 +124,16 @@ class Manifest:
             say(f"{self.path}: column 'context' is not read; expected context_audio for clips")
         return len(hashes)
 
+    def copied(self) -> tuple[Column, ...]:
+        """The columns of `COPIED` that it has; of JSONL, those that its first row fills.
+
+        Raises:
+            DataError: If the file cannot be read.
+        """
+        first = next(self._records(0), None)
+        names = first.cells if self._suffix == ".jsonl" and first is not None else self._names
+        return tuple(Column(name, "text") for name in COPIED if name in names)
+
     def sha256(self, whole: bool) -> str:
         """Hash of the content. Parquet may hold all clips: unless the `whole` file shall be read, it is known by its
         size, its modification time and its footer, which holds the places, sizes and extremes of all columns."""
@@ -190,7 +203,7 @@ class Manifest:
             raise self._unreadable(error) from None
         check_header(names, self.path)
         self._check_columns(names)
-        self._columns = [name for name in COLUMNS if name in names]
+        self._columns = [name for name in (*COLUMNS, *COPIED) if name in names]
         self._groups = list(accumulate(groups, initial=0))
         self.embeds = any(has_bytes(schema.field(name).type) for name in self._columns)
 
@@ -211,7 +224,7 @@ class Manifest:
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in COLUMNS if row.get(name) not in (None, "")}
+    return {name: row[name] for name in (*COLUMNS, *COPIED) if row.get(name) not in (None, "")}
 
 
 def where(path: Path, record: ManifestRow, column: str | None = None) -> str:
@@ -234,18 +247,21 @@ def row_id(record: ManifestRow, path: Path) -> str:
 
 
 class Row(NamedTuple):
-    """A row, ready to be scored: its id, and its pair or why there is none."""
+    """A row, ready to be scored: its id, its pair or why there is none, and what is copied to its scores."""
 
     pair_id: str
     pair: Pair | AudioError
+    copied: tuple[str | None, ...] = ()
 
 
 class RowReader:
     """Makes pairs of rows. Paths are relative to one folder and stay in it, or lie in another one that is named."""
 
-    def __init__(self, folder: Path | None, audio_root: Path | None = None) -> None:
-        """Say what paths are relative to (None = rows hold the clips themselves, and a path is an error), and another
-        folder in which clips may lie, see `resolve_inside`."""
+    def __init__(self, folder: Path | None, audio_root: Path | None = None, copied: Sequence[Column] = ()) -> None:
+        """Say what paths are relative to (None = rows hold the clips themselves, and a path is an error), another
+        folder in which clips may lie, see `resolve_inside`, and which columns are copied: names or whole numbers, of
+        which anything else becomes None."""
+        self.copied = tuple(copied)
         self._folder = None if folder is None else folder.resolve()
         self._resolve = lru_cache(_PATHS_KEPT)(partial(resolve_inside, also=audio_root))
 
@@ -264,6 +280,8 @@ class RowReader:
         list of turns, each a mapping of `role` and `audio`, or of `role` and what makes a clip, as in the pairs of a
         pair dataset.
         """
+        texts = (plain_text(cells.get(column.name)) for column in self.copied)
+        copied = tuple(text if is_name(text) else None for text in texts)
         try:
             turns = self._context(cells.get("context_audio"), f"{where}, column 'context_audio'")
             response = self._clip(cells.get("response_audio"), f"{where}, column 'response_audio'")
@@ -274,8 +292,8 @@ class RowReader:
                 text = f"{where}, column 'situation': value {shown(situation)}; expected text"
                 raise AudioError(text, "not text")
         except AudioError as error:
-            return Row(pair_id, error)
-        return Row(pair_id, Pair(pair_id, response, turns, situation=situation, group_id=pair_id))
+            return Row(pair_id, error, copied)
+        return Row(pair_id, Pair(pair_id, response, turns, situation=situation, group_id=pair_id), copied)
 
     def _context(self, value: Any, where: str) -> tuple[Turn, ...]:
         if value is None:

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ..data_modules.errors import ASKED_TO_STOP, UserError
 from ..data_modules.folders import file_hash, replace_text
@@ -44,6 +44,8 @@ class Summary:
     out: dict[str, str | int] = field(default_factory=dict)  # the file, as it was written: size in bytes and SHA-256
     windowed: int = 0  # how many were read in several windows
     audio: str = ""  # a hash over the audio files' marks (`Parts.join`)
+    # of `judge.json`: dimensions with their scales, and what calibration says of preferences; of a run folder nothing
+    judge: dict[str, Any] = field(default_factory=dict)
 
     def in_words(self) -> str:
         """One line, and one for each kind of failure."""
@@ -245,6 +247,7 @@ def _finish(parts: Parts, start: float, before: int, overwrite: bool) -> Summary
         out=_facts(job.out) or {},
         windowed=windowed,
         audio=audio,
+        judge=job.judge_facts(),
     )
     text = json.dumps(asdict(summary), indent=2, ensure_ascii=False)
     replace_text(_summary_file(job), f"{text}\n")

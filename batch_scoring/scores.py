@@ -34,7 +34,7 @@ _ARROW = {"number": pa.float64(), "count": pa.int64(), "flag": pa.bool_(), "text
 class ScoredRow(NamedTuple):
     """A row of scores."""
 
-    values: list[Value]  # those of `row_columns`
+    values: list[Value]  # those of `row_columns`, after the id what is copied from the manifest
     error: AudioError | None  # why there are no scores; None = there are
 
 
@@ -51,8 +51,8 @@ def score_rows(scorer: Scorer, rows: Iterable[Row], level: float | None = None) 
 
 def _scored(columns: Sequence[Column], row: Row, found: Assessment | AudioError) -> ScoredRow:
     if isinstance(found, AudioError):
-        return ScoredRow([row.pair_id, *[None] * len(columns), str(found)], found)
-    return ScoredRow([row.pair_id, *flat_scores(found, columns).values(), OK], None)
+        return ScoredRow([row.pair_id, *row.copied, *[None] * len(columns), str(found)], found)
+    return ScoredRow([row.pair_id, *row.copied, *flat_scores(found, columns).values(), OK], None)
 
 
 def write_scores(
@@ -124,8 +124,10 @@ def print_scores(
     Raises:
         DataError: If the manifest cannot be read, lacks `response_audio` or has an id twice.
     """
-    manifest, reader, failed, windowed = Manifest(path), RowReader(path.parent, audio_root), 0, 0
-    count, file_columns = manifest.check(), row_columns(scorer.columns)
+    manifest, failed, windowed = Manifest(path), 0, 0
+    count = manifest.check()
+    reader = RowReader(path.parent, audio_root, manifest.copied())
+    file_columns = row_columns((*reader.copied, *scorer.columns))
     rows = (reader.of_record(record, path) for record in manifest.read(0, count))
     write = _row_writer(".jsonl" if as_json else ".csv", file_columns, file)
     # In a terminal the rows show the progress

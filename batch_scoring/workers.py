@@ -240,7 +240,8 @@ class Worker:
                     last_look = time.monotonic()
                     if self._is_done(chunk):
                         return log.end()
-            self._parts.write(chunk, self._scorer.columns, [results[number] for number in range(chunk.rows)], audio)
+            columns = (*self._reader.copied, *self._scorer.columns)
+            self._parts.write(chunk, columns, [results[number] for number in range(chunk.rows)], audio)
         # The last ends the job, such as a full disk: no row is to blame
         except (KeyboardInterrupt, SystemExit, UserError):
             log.note("stop")
@@ -258,7 +259,8 @@ class Worker:
         for number, row in enumerate(rows):
             if not isinstance(row.pair, AudioError) and (give_up or number in log.bad_rows):
                 whose = "this row" if number in log.bad_rows else "several rows near this one"
-                row = Row(row.pair_id, AudioError(f"the process that scored {whose} died each time", "process died"))
+                died = AudioError(f"the process that scored {whose} died each time", "process died")
+                row = row._replace(pair=died)
             log.note(str(number))
             yield from self._scored([row])
 

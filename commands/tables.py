@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from ..data_modules.errors import UserError
 from ..data_modules.option_values import NO_OPTION, AnyNumber, Dollars, OutputFolder, Whole
 from ..data_modules.written import writing
 from ..eval.measurement import Draws, Intervals
+from . import FAILED_CHECKS
 from .options import first_given
 from .shared import Columns, Printing
 
@@ -157,6 +159,68 @@ class Plan(Printing, Draws, Columns):
             raise UserError("--learning without clips; expected the folder of a pair dataset as pilot")
         dataset = PairDataset.load(self.pilot)
         return learning_curve(backbone, dataset, resamples=self.resamples, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class Leaderboard(Printing):
+    """Say which of several systems sounds better, from scores and, if there are some, ratings by people.
+
+    Files are what `score --manifest` wrote for a manifest with group_id (which context) and system_id (who answered);
+    any table with these, pair_id and a column for each --dimension will do. NAME=FILE says that a whole file is of one
+    system. From scores alone it is the judge's opinion. With ratings of some of the responses, drawn at random, means
+    and differences are those of people, however bad the judge is, and a good judge makes their intervals narrower.
+
+    Exit code: 0 = done, 1 = with --fail-if-worse: a system is worse than the baseline by more than that at the 5 %
+    level, or this cannot be told.
+
+    Attributes:
+        scores (SCORES): files of scores, see above
+        json: print JSON (fields: docs/reference/report-fields.md)
+        by (COLUMN): column that names the system
+        ratings: pair dataset, or table with pair_id, rater_id, dimension and score
+        dimension (NAME): compare on these (default: all)
+        baseline (SYSTEM): compare the others with this one (default: the best)
+        fail_if_worse (POINTS): end with code 1, see above; needs --baseline
+        report (DIR): what `evaluate` wrote about this judge, to say what its order is worth
+        manifest: the manifest that was scored, or a pair dataset: the page then plays responses
+        out (DIR): folder for index.html, leaderboard.json, systems.csv and differences.csv
+    """
+
+    EXAMPLE: ClassVar[str] = "scores.csv --ratings ratings.csv --baseline v1 --out board"
+
+    scores: Sequence[str]
+    _: KW_ONLY
+    by: str = "system_id"
+    ratings: str | None = None
+    dimension: Sequence[str] = ()
+    baseline: str | None = None
+    fail_if_worse: AnyNumber | None = None
+    report: str | None = None
+    manifest: str | None = None
+    out: OutputFolder | None = None
+
+    def run(self) -> int:
+        from ..eval.leaderboard import failures, leaderboard
+        from ..eval.other_views import board_views
+
+        if self.fail_if_worse is not None and (self.baseline is None or self.fail_if_worse < 0):
+            raise UserError("--fail-if-worse; expected rating points, 0 or more, and --baseline SYSTEM")
+        if self.manifest is not None and self.out is None:
+            raise UserError("--manifest without --out; the clips are for the page")
+        with writing("leaderboard", self.out):
+            found = leaderboard(
+                self.scores, by=self.by, ratings=self.ratings, dimensions=self.dimension, baseline=self.baseline,
+                report=self.report,
+            )  # fmt: skip
+            where = []
+            if self.out is not None:
+                found.save(self.out, self.manifest)
+                where.append(f"page: {self.out / 'index.html'}")
+        done = self.tell(found.report, lambda report: [*board_views(report), *where])
+        failed = [] if self.fail_if_worse is None else failures(found.report, self.fail_if_worse)
+        for line in failed:
+            print(line, file=sys.stderr)
+        return FAILED_CHECKS if failed else done
 
 
 def _variances(texts: Sequence[str]) -> dict[str, float]:

@@ -25,6 +25,7 @@ FILES = {
     "evaluate": ("agreement.json", "items.csv", "results.csv", "agreement.md", "index.html"),
     "compare": ("comparison.json", "results.csv", "comparison.md", "index.html"),
     "inspect": ("index.html",),
+    "leaderboard": ("index.html", "leaderboard.json", "systems.csv", "differences.csv"),
     "plan": ("plan.csv", "plan.json", "plan.png"),
     "stress": ("results.csv", "stress.json"),
 }

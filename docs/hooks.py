@@ -57,11 +57,11 @@ def delivery_table(of: Literal["clip", "frames"]) -> str:
 def report_fields() -> str:
     """Every field of every report, from the types that the reports are made of, as Markdown."""
     from empathy_judge.eval import inspection
-    from empathy_judge.eval.report import dataset, others
+    from empathy_judge.eval.report import dataset, leaderboard, others
 
     reports = (
-        dataset.Report, dataset.ComparisonReport, others.TableReport, others.PlanReport, others.StressReport,
-        others.ChallengeReport, inspection.InspectionReport,
+        dataset.Report, dataset.ComparisonReport, others.TableReport, others.PlanReport,
+        leaderboard.LeaderboardReport, others.StressReport, others.ChallengeReport, inspection.InspectionReport,
     )  # fmt: skip
     parts: list[str] = []
     described = {report.__name__ for report in reports}

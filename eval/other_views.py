@@ -1,4 +1,4 @@
-"""What `plan`, `stress`, `challenge` and `inspect` print."""
+"""What `plan`, `stress`, `challenge`, `inspect` and `leaderboard` print."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from rich.table import Table
 from ..data_modules.errors import counted, names_shown
 from ..data_modules.overview import Inspection
 from .inspection import InspectionReport
-from .rendering import dollars, filled_table, number, percent, ranged, signed
+from .rendering import NONE, dollars, filled_table, number, p_value, percent, ranged, signed
+from .report.leaderboard import LeaderboardReport
 from .report.others import ChallengeReport, PlanReport, StressReport
 from .report.people import PeopleReport
 from .statistics.agreement import Statistic
@@ -177,3 +178,26 @@ def _problems(found: Inspection) -> Table:
         if len(details) > _SHOWN:
             rows.append((kind, f"and {len(details) - _SHOWN} more", ""))
     return filled_table("", ("to look at", "where", "what"), [("", rows or [("nothing", "", "")])], names=3)
+
+
+def board_views(found: LeaderboardReport) -> Iterator[Table | str]:
+    """What ``leaderboard`` prints: what may be said, then the systems in their clusters, and those told apart."""
+    for board in found.boards:
+        yield from board.text
+        clusters: dict[str, list[tuple[str, ...]]] = {}
+        against = {row.system: row for row in board.against}
+        for row in board.systems:
+            versus = against.get(row.system)
+            cells = (
+                row.system, ranged(row.mean), ranged(row.judge),
+                "baseline" if versus is None else ranged(versus.difference, signed),
+                NONE if versus is None else p_value(versus.p), percent(row.win_rate), str(row.n_pairs), str(row.n_rated),
+            )  # fmt: skip
+            clusters.setdefault("" if row.cluster is None else f"cluster {row.cluster}", []).append(cells)
+        mean = "judge" if board.source == "judge" else "people"
+        head = (board.dimension, f"{mean}\n[95 %]", "judge alone\n[95 %]", f"less {board.baseline}\n[95 %]", "p", "wins",
+                "pairs", "rated")  # fmt: skip
+        keep = [place for place in range(len(head)) if board.source != "judge" or place not in (2, 7)]
+        sections = [(name, [tuple(row[k] for k in keep) for row in rows]) for name, rows in clusters.items()]
+        yield filled_table("Which system sounds better?", [head[k] for k in keep], sections, folds=True)
+    yield found.signature

@@ -27,6 +27,7 @@ from rich.text import Text
 from ..data_modules.errors import counted
 
 if TYPE_CHECKING:
+    from .report.leaderboard import Figure
     from .statistics.agreement import Statistic
 
 NONE = "—"
@@ -89,7 +90,7 @@ def listed(names: Sequence[str], last: str = "and") -> str:
     return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else names[0]
 
 
-def ranged(statistic: Statistic, show: Callable[[float | None], str] = number) -> str:
+def ranged(statistic: Statistic | Figure, show: Callable[[float | None], str] = number) -> str:
     """Value and interval, each number written by `show`: ``0.83 [0.80, 0.85]``, with `percent` ``97 % [90, 104]``."""
     if statistic.value is None or statistic.low is None or statistic.high is None:
         return show(statistic.value)

@@ -52,6 +52,25 @@ def test_each_row_comes_back_in_its_place(suffix, write, make_job, in_process, s
     assert json.loads((job.out.parent / f"{job.out.name}.summary.json").read_text()) == dataclasses.asdict(summary)
 
 
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_context_and_system_come_back_where_the_manifest_has_them(suffix, write, make_job, in_process, judge_folder):
+    rows = [{**row(number), "group_id": 7, "system_id": f"v{number % 2}", "other": "x"} for number in range(4)]
+    rows[3]["response_audio"] = "absent.wav"
+    job = make_job(write(rows, f"systems.{suffix}"), f"systems-scores.{suffix}")
+    summary = score_manifest(job, in_process)
+    found = read(job.out)
+    assert list(found[0]) == [NAMES[0], "group_id", "system_id", *NAMES[1:]]
+    assert [(one["group_id"], one["system_id"]) for one in found] == [
+        ("7", "v0"),
+        ("7", "v1"),
+        ("7", "v0"),
+        ("7", "v1"),
+    ]
+    assert "no such file" in found[3]["status"]
+    dimensions = json.loads((judge_folder / "judge.json").read_text())["dimensions"]
+    assert summary.judge == {"dimensions": dimensions, "weights": None, "three_way": {}}
+
+
 def test_long_clips_are_heard_in_windows_and_counted(write, make_job, in_process, clips, make_tone):
     soundfile.write(clips / "long.wav", make_tone(25, 150, 0.3), 16_000)
     rows = [row(number, situation="Late.") for number in range(4)]

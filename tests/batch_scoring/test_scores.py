@@ -74,3 +74,12 @@ def test_a_table_without_responses_is_refused(scorer, clips):
         score_table(scorer, pd.DataFrame({"response_audio": [clips[0], 5]}))
     with pytest.raises(UserError, match="table of type list; expected a DataFrame of pandas, or a Dataset"):
         score_table(scorer, [{"response_audio": clips[0]}])
+
+
+def test_printed_scores_say_context_and_system(scorer, clips, tmp_path):
+    table = pd.DataFrame({"response_audio": clips[:2], "system_id": ["a", None], "group_id": [3, 3]})
+    table.to_parquet(tmp_path / "table.parquet")
+    written = io.StringIO()
+    print_scores(scorer, tmp_path / "table.parquet", written, None, Path(clips[0]).parent, False)
+    found = list(csv.DictReader(io.StringIO(written.getvalue())))
+    assert [(row["pair_id"], row["group_id"], row["system_id"]) for row in found] == [("1", "3", "a"), ("2", "3", "")]

@@ -1,0 +1,225 @@
+"""Scores of systems' responses as `leaderboard` takes them: files that `score` wrote, and ratings of some responses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pydantic import TypeAdapter, ValidationError
+
+from ..data_modules.errors import DataError, UserError, counted, names_shown, shown
+from ..data_modules.folders import file_hash
+from ..data_modules.ratings import RATING_COLUMNS
+from ..data_modules.schema import Dimension, PairDataset
+from ..data_modules.tables import SourceTable, read_table
+from ..models.score_table import PAIR_ID
+from ..models.three_way import PreferenceModel
+
+ScoreFiles = str | Path | Sequence[str | Path] | Mapping[str, str | Path]
+"""A file, several, or system -> the file of its responses; a text ``NAME=FILE`` is one of these."""
+GROUP = "group_id"
+ERROR = "_standard_error"
+"""What the column of a dimension's standard errors ends with."""
+_LABEL = "_label"  # each dimension of a file of scores has a column of this ending
+# Parts of a job's identity without which scores do not mean the same
+_SAME = ("judge", "backbone", "quantization", "long clips")
+
+
+@dataclass(frozen=True)
+class JudgeFacts:
+    """What `score` writes beside its scores about their judge; nothing of a run folder."""
+
+    dimensions: tuple[Dimension, ...] = ()
+    weights: str | None = None  # hash of the weights that were calibrated
+    three_way: Mapping[str, PreferenceModel | None] = field(default_factory=dict)  # how scores become preferences
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """Scores of one judge on the responses of systems, a row for each response."""
+
+    # ``pair_id, system, group_id, warnings, seconds``, and for each dimension NAME and NAME_standard_error, NaN = none
+    rows: pd.DataFrame
+    scales: dict[str, Dimension | None]  # each dimension; None = the files do not say
+    judge: Mapping[str, str]  # what the judge is known by; empty = the files do not say
+    facts: JudgeFacts
+    files: tuple[tuple[str, str], ...]  # name and hash of each file
+
+
+@dataclass(frozen=True, eq=False)
+class Ratings:
+    """Ratings of scored responses by people."""
+
+    rows: pd.DataFrame  # `RATING_COLUMNS`
+    others: int  # how many ratings are of other responses, or without a score; they do not count
+    scales: dict[str, Dimension]  # of the dimensions, where the ratings say
+    source: tuple[str, str]  # name and hash
+
+
+def read_answers(scores: ScoreFiles, by: str, dimensions: Sequence[str] | None) -> Answers:
+    """Read files of scores; see `leaderboard`."""
+    files = _files(scores)
+    if not files:
+        raise UserError("no file of scores; expected one or more that `score --out` wrote")
+    tables = [(name, read_table(path)) for name, path in files]
+    names = _dimensions([table for _, table in tables], dimensions)
+    seen: dict[str, str] = {}
+    rows: list[dict[str, Any]] = []
+    for system, table in tables:
+        for column in (PAIR_ID, GROUP, *names, *([] if system else [by])):
+            if column not in table.columns:
+                raise DataError(
+                    f"{table.path}: no column {column!r}; it has {names_shown(table.columns)}{_advice(column, by)}"
+                )
+        for record in table.records():
+            # Files of whole systems may number their rows alike
+            pair = record.name(PAIR_ID)
+            if pair in seen:
+                raise DataError(
+                    f"{record.place(PAIR_ID)}: {shown(pair)} stands twice, also in {seen[pair]}; expected unique ids"
+                )
+            seen[pair] = record.place()
+            row: dict[str, Any] = {PAIR_ID: pair, "system": system or record.name(by), GROUP: record.name(GROUP)}
+            row["warnings"] = record.text("warnings")
+            for name in ("seconds", *(column for name in names for column in (name, name + ERROR))):
+                row[name] = record.number(name) if name in table.columns else np.nan
+            rows.append(row)
+    judge, facts = _one_judge([table.path for _, table in tables])
+    said = {scale.name: scale for scale in facts.dimensions}
+    marks = tuple((table.path.name, file_hash(table.path)) for _, table in tables)
+    return Answers(pd.DataFrame(rows), {name: said.get(name) for name in names}, judge, facts, marks)
+
+
+def _files(scores: ScoreFiles) -> list[tuple[str | None, Path]]:
+    """System of a whole file (None = its rows say) and file."""
+    if isinstance(scores, Mapping):
+        return [(name, Path(path)) for name, path in scores.items()]
+    found: list[tuple[str | None, Path]] = []
+    for entry in [scores] if isinstance(scores, str | Path) else scores:
+        name, equals, path = str(entry).partition("=")
+        found.append((name, Path(path)) if equals and not Path(entry).exists() else (None, Path(entry)))
+    return found
+
+
+def _advice(column: str, by: str) -> str:
+    """What to do about a missing column."""
+    if column == by:
+        return "; name the system of a whole file by NAME=FILE, or the column by --by"
+    return "; `score` copies it from the manifest: it says what a response answers" if column == GROUP else ""
+
+
+def _dimensions(tables: Sequence[SourceTable], wanted: Sequence[str] | None) -> tuple[str, ...]:
+    """The dimensions that all files have, or those that are asked for."""
+    if wanted:
+        return tuple(wanted)
+    of_each = [[name.removesuffix(_LABEL) for name in table.columns if name.endswith(_LABEL)] for table in tables]
+    shared = [name for name in of_each[0] if all(name in names for names in of_each)]
+    if not shared:
+        raise UserError(f"{tables[0].path}: no column says what is a dimension; expected --dimension NAME")
+    return tuple(shared)
+
+
+def _one_judge(paths: Sequence[Path]) -> tuple[Mapping[str, str], JudgeFacts]:
+    """What the judge of all files is known by, and what is known of it; empty where a file does not say.
+
+    Raises:
+        UserError: If files are of different judges.
+    """
+    found: list[tuple[Path, Mapping[str, str], JudgeFacts]] = []
+    for path in paths:
+        summary = _summary(path)
+        if summary is not None:
+            identity = {name: str(summary["identity"].get(name)) for name in _SAME}
+            found.append((path, identity, _facts(summary.get("judge"))))
+    for path, identity, _ in found:
+        first, expected, _ = found[0]
+        if differs := [name for name in _SAME if identity[name] != expected[name]]:
+            name = differs[0]
+            raise UserError(
+                f"{path}: another {name} ({identity[name][:12]}) than in {first} ({expected[name][:12]}); "
+                "their scores do not mean the same: score all systems with one judge"
+            )
+    return found[0][1:] if len(found) == len(paths) else ({}, JudgeFacts())
+
+
+def _facts(written: Any) -> JudgeFacts:
+    try:
+        return TypeAdapter(JudgeFacts).validate_json(json.dumps(written))  # a strict dataclass is no dict in Python
+    except (ValidationError, UserError):
+        return JudgeFacts()
+
+
+def _summary(path: Path) -> dict[str, Any] | None:
+    """What `score` wrote beside its scores; None = nothing, or the file was changed since."""
+    try:
+        found = json.loads(path.with_name(f"{path.name}.summary.json").read_text(encoding="utf-8"))
+        return found if found["out"]["sha256"] == file_hash(path) and found["identity"]["judge"] else None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def read_ratings(ratings: str | Path, answers: Answers) -> Ratings:
+    """Read ratings of scored responses; see `leaderboard`."""
+    path, scales = Path(ratings), {}
+    if path.is_dir():
+        dataset = PairDataset.load(path)
+        table, mark = dataset.ratings, dataset.card.content_hash or ""
+        scales = {dimension.name: dimension for dimension in dataset.card.dimensions}
+    else:
+        table, mark = _rating_table(path), file_hash(path)
+    for name, scale in answers.scales.items():
+        _check_scale(path, table, name, scale, scales.get(name))
+    known = table[PAIR_ID].isin(answers.rows[PAIR_ID].tolist()) & table["dimension"].isin(list(answers.scales))
+    known &= table["score"].notna()
+    if not known.any():
+        raise UserError(
+            f"{path}: rates none of the scored responses on {names_shown(tuple(answers.scales))}; "
+            "expected ratings of the same pair_id and dimension"
+        )
+    return Ratings(table.loc[known, list(RATING_COLUMNS)], int((~known).sum()), scales, (path.name, mark))
+
+
+def _rating_table(path: Path) -> pd.DataFrame:
+    source = read_table(path)
+    for column in RATING_COLUMNS:
+        if column not in source.columns:
+            expected = ", ".join(RATING_COLUMNS)
+            raise DataError(f"{path}: no column {column!r}; it has {names_shown(source.columns)}; expected {expected}")
+    seen: dict[tuple[str, ...], str] = {}
+    rows = []
+    for record in source.records():
+        key = tuple(record.name(name) for name in RATING_COLUMNS[:3])
+        if key in seen:
+            raise DataError(
+                f"{record.place(PAIR_ID)}: {shown(key[1])} rates {shown(key[0])} on {key[2]} again, as in {seen[key]}; "
+                "expected one rating per pair, rater and dimension"
+            )
+        seen[key] = record.place()
+        rows.append((*key, record.number("score")))
+    return pd.DataFrame(rows, columns=list(RATING_COLUMNS))
+
+
+def _check_scale(
+    path: Path, ratings: pd.DataFrame, name: str, judge: Dimension | None, people: Dimension | None
+) -> None:
+    """Check that people rated on the scale of the judge, as far as either is known."""
+    if judge is None:
+        return
+    if people is not None:
+        ends = [(scale.minimum, scale.maximum, scale.higher_is_better) for scale in (judge, people)]
+        if ends[0] != ends[1]:
+            words = [f"{low:g} to {high:g}{'' if higher else ', lower is better'}" for low, high, higher in ends]
+            raise UserError(f"{path}: {name} from {words[1]}; the judge scores from {words[0]}; expected one scale")
+    given = ratings.loc[ratings["dimension"] == name, "score"]
+    outside = given[(given < judge.minimum) | (given > judge.maximum)]
+    if len(outside):
+        raise UserError(
+            f"{path}: {counted(len(outside), 'rating')} of {name} outside the judge's scale, such as "
+            f"{outside.iloc[0]:g}; expected {judge.minimum:g} to {judge.maximum:g}"
+        )
