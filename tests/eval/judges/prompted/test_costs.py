@@ -122,7 +122,7 @@ def test_a_model_that_its_vendor_retires(today, said, opened, make_pairs, monkey
     ("model", "price"),
     [
         ("gemini:gemini-3.8-flash", (0.75, 0.75, 3.75)),
-        ("gemini:gemini-3.5-flash", (1.5, 1.5, 9)),
+        ("gemini:models/gemini-3.5-flash", (1.5, 1.5, 9)),
         ("gemini-decision:gemini-decision-1", (0.1, 0.1, 0)),
         ("qwen:qwen3.8-omni-flash", (0.15, 0.15, 0.47)),
     ],
