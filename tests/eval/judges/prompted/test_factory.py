@@ -89,6 +89,7 @@ def test_examples_stand_before_the_question():
         ("openai:", "expected openai:MODEL"),
         ("openai:gpt-audio-1.5", "OPENAI_API_KEY is not set"),
         ("gemini:gemini-3.1-pro-preview", "GEMINI_API_KEY is not set"),
+        ("gemini:gemini-decision-1", "is a decision model; expected gemini-decision:gemini-decision-1"),
         ("gemini:g,base_url=http://h,answers=function", "expected one of schema, text, logprobs"),
         ("openai:m,base_url=http://h,mode=pairwise,examples=2", "use them with mode=pointwise"),
         ("openai:m,base_url=http://h,mode=pairwise,answers=logprobs", "is for mode=pointwise alone"),
