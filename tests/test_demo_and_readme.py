@@ -32,7 +32,14 @@ from empathy_judge.models import three_way
 from rich.table import Table
 
 from .conftest import failed
-from .eval.judges.prompted.servers import Request, Response, gemini_answer, openai_answer, serve
+from .eval.judges.prompted.servers import (
+    Request,
+    Response,
+    gemini_answer,
+    gemini_decision_answer,
+    openai_answer,
+    serve,
+)
 from .pages import DOCS, ROOT, commands, python_blocks
 from .serving.services import live
 
@@ -40,7 +47,7 @@ README = ROOT / "README.md"
 # Pages whose `sh` blocks are run after those of the README, in this order
 RUN_PAGES = (
     "howto/score-clips.md", "howto/import-data.md", "howto/train.md", "howto/export.md",
-    "tutorials/compare-with-gpt-and-gemini.md", "howto/serve.md",
+    "tutorials/compare-with-gpt-and-gemini.md", "howto/decision-models.md", "howto/serve.md",
 )  # fmt: skip
 # Installation is what continuous integration does before any test
 INSTALLATION = ("git clone", "make ")
@@ -128,6 +135,9 @@ def _commands() -> list[str]:
 def _vendor(request: Request) -> Response:
     """Answers as either vendor does, a score that depends on the clips alone."""
     openai = "messages" in request.body
+    if "questions" in request.body:
+        best = int(hashlib.sha256(json.dumps(request.body["input"]).encode()).hexdigest(), 16) % 5
+        return Response(gemini_decision_answer({"vocal_empathy": [0.6 if n == best else 0.1 for n in range(5)]}))
     asked = request.body["messages"][-1]["content"] if openai else request.body["contents"]
     score = 1 + int(hashlib.sha256(json.dumps(asked).encode()).hexdigest(), 16) % 5
     answer = json.dumps({"reason": "as canned", "vocal_empathy": score})
@@ -168,6 +178,7 @@ def test_commands_run_in_order(workplace, monkeypatch, capsys):
         stand_ins = STAND_INS | {
             "openai:gpt-audio-1.5": f"openai:gpt-audio-1.5,base_url={server.url}/v1,price=2.5:32:10",
             "gemini:gemini-3.1-pro-preview": f"gemini:gemini-3.1-pro-preview,base_url={server.url},price=2:2:12",
+            "gemini-decision:gemini-decision-1": f"gemini-decision:m,base_url={server.url},price=0.1:0.1:0",
         }
         for command in lines:
             for given, stand_in in stand_ins.items():
@@ -180,12 +191,14 @@ def test_commands_run_in_order(workplace, monkeypatch, capsys):
             if arguments[0] == "serve":  # it would serve until it is told to stop
                 service = stack.enter_context(_serving(options_of(arguments)))
                 continue
+            before = len(server.requests)
             assert main(arguments) == 0, command
             if "compare" in command and "--dry-run" in command:
-                assert not server.requests
-                assert '"model": "gpt-audio-1.5"' in capsys.readouterr().out
+                assert len(server.requests) == before
+                expected = '"criteria": [' if "gemini-decision" in command else '"model": "gpt-audio-1.5"'
+                assert expected in capsys.readouterr().out
     tested = len(PairDataset.load("demo/data").subset("test").pairs)
-    assert len(server.requests) == (3 + 5) * tested
+    assert len(server.requests) == (3 + 5 + 1) * tested
     scores = pd.read_csv(workplace / "scores.csv")
     assert list(scores["status"]) == ["ok"] * 12 * 15  # scripts, pairs of each
 

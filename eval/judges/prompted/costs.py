@@ -101,8 +101,7 @@ def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
 
 def _last_day(judge: PromptedJudge) -> list[str]:
     """A line where the vendor retires the model, or has."""
-    provider = judge.session.provider
-    model = f"{provider.name}:{provider.model}"
+    provider, model = judge.session.provider, judge.session.provider.listed
     left = None if provider.elsewhere else days_left(model)
     if left is None or left > NOTICE:
         return []
@@ -133,9 +132,8 @@ def check_budget(judge: PromptedJudge, plan: RequestPlan, passes: int) -> None:
     provider, budget = judge.session.provider, judge.session.budget
     if not (plan.requests or passes > 1):
         return
-    model = f"{provider.name}:{provider.model}"
-    if not provider.elsewhere and (left := days_left(model)) is not None and left <= 0:
-        raise UserError(f"judge {judge.name}: {_gone(model)}")
+    if not provider.elsewhere and (left := days_left(provider.listed)) is not None and left <= 0:
+        raise UserError(f"judge {judge.name}: {_gone(provider.listed)}")
     if budget.price is None:
         server = f" on {provider.host}" if provider.elsewhere else ""
         raise UserError(f"judge {judge.name}: no price is known of this model{server}; give {_PRICE}")

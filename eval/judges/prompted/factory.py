@@ -60,6 +60,8 @@ def open_prompted(
     model, *words = rest.split(",")
     if not (model or PROVIDERS[name].models):
         raise UserError(f"judge {shown(spec)}: expected {name}:MODEL")
+    if name == "gemini" and "decision" in model:
+        raise UserError(f"judge {shown(spec)}: {model} is a decision model; expected gemini-decision:{model}")
     settings = parse_settings(words, spec)
     dimensions = dataset.card.dimensions
     provider = PROVIDERS[name](model, settings, dry_run)

@@ -51,6 +51,7 @@ class Provider(ABC):
     """
 
     name: str  # of the vendor, such as ``openai``
+    listed: str  # the model in `prices.PRICES` and `prices.RETIRED`
     host: str  # where questions go
     elsewhere: bool  # whether that is another server than the vendor's, whose prices then say nothing about it
     access: str  # what the disclosure says after the host: who chose it, and which key it gets
@@ -81,6 +82,7 @@ class Provider(ABC):
             import httpx
         except ImportError:
             raise UserError(f"{spec}: httpx is not installed; run pip install 'empathy-judge[api]'") from None
+        self.listed = f"{self.name}:{model.removeprefix('models/')}"  # Google's may be named in full
         self.model, self._http, self._timeout, self._client = model, httpx, settings.timeout, None
         url = settings.base_url or os.environ.get(self.url_variable, "").strip() or self.official
         if not url:

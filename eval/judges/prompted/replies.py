@@ -174,8 +174,10 @@ def page_in_words(page: str) -> str:
 
 def _words(fields: dict[str, Any]) -> str:
     words = [fields[name] for name in ("message", "detail") if isinstance(fields.get(name), str)]
-    # FastAPI's list of what is wrong with a request, Cloudflare's list of errors
-    lists = [fields[name] for name in ("detail", "errors") if isinstance(fields.get(name), list)]
-    entries = [entry for inner in lists for entry in inner if isinstance(entry, dict)]
-    words += [text for entry in entries for text in (entry.get("msg"), entry.get("message")) if isinstance(text, str)]
+    # FastAPI's list of what is wrong with a request, each with its place; Cloudflare's list of errors
+    for name, text in (("detail", "msg"), ("errors", "message")):
+        for entry in fields[name] if isinstance(fields.get(name), list) else ():
+            if isinstance(entry, dict) and isinstance(entry.get(text), str):
+                place = entry["loc"] if isinstance(entry.get("loc"), list) else []
+                words.append(": ".join([*([".".join(map(str, place))] if place else []), entry[text]]))
     return next((text for text in words if text.strip()), "")

@@ -147,7 +147,7 @@ class Session:
         if mode not in provider.modes:
             raise UserError(f"{self._name}: answers={mode}; expected one of {', '.join(provider.modes)}")
         self.provider, self.settings = provider, settings.model_copy(update={"answers": mode})
-        price = settings.price or (None if provider.elsewhere else PRICES.get(self._name))
+        price = settings.price or (None if provider.elsewhere else PRICES.get(provider.listed))
         self.budget = Budget(provider, price, budget)
         self.answers = answers
 

@@ -220,7 +220,7 @@ def answer(vendor: str, content: Any, **changes: Any) -> dict[str, Any]:
     if vendor in DECIDING:
         return DECIDING[vendor]({"vocal_empathy": SHARES} if content is GOOD else content, **changes)
     text = content if isinstance(content, str) or content is None else json.dumps(content)
-    return openai_answer(text, **changes) if vendor == "openai" else gemini_answer(text, **changes)
+    return openai_answer(text, **changes) if vendor in ("openai", "qwen") else gemini_answer(text, **changes)
 
 
 def asked_about(request: Request) -> str:

@@ -88,6 +88,17 @@ def test_a_question_without_an_answer_leaves_no_score(scored):
     assert table["status"].tolist() == ["levels missing or foreign"] * 2
 
 
+def test_a_key_that_a_server_repeats_is_kept_nowhere(scored, monkeypatch):
+    monkeypatch.setenv("EMPATHY_JUDGE_API_KEY", key := "a-key-of-no-vendor")
+    body: Any = answer("systemone", {"vocal_empathy": SHARES, key: SHARES}, model=f"m-{key}")
+    body["answers"]["vocal_empathy"]["legend"]["0"] = key
+    found = scored("systemone", body)
+    assert (found.row["score"], found.row["meta"]["versions"]) == (4, ["m-[key]"])
+    (kept,) = found.judge.session.answers._base.execute("SELECT reply FROM answers").fetchone()
+    assert key not in kept + str(found.row["meta"])
+    assert "[key]" in kept
+
+
 @pytest.mark.parametrize("status", [400, 422])
 def test_a_request_that_is_bad_is_told_in_one_line(status, scored):
     error = Response({"error": {"message": "question 'x':\n  too\tfew levels", "code": status}}, status)

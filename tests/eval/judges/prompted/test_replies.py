@@ -54,7 +54,12 @@ def test_what_no_request_can_mend_ends_the_run_and_costs_nothing(vendor, body, t
         ("openai", {"error": {"message": "bad key"}, "choices": []}, "error in place of an answer", "bad key"),
         ("openai", {"error": "bad key"}, "error in place of an answer", "bad key"),
         ("openai", {"detail": "Not authenticated"}, "error in place of an answer", "Not authenticated"),
-        ("openai", {"detail": [7, {"loc": ["body"], "msg": "No state"}]}, "error in place of an answer", "No state"),
+        (
+            "openai",
+            {"detail": [7, {"loc": ["body"], "msg": "No state"}]},
+            "error in place of an answer",
+            "body: No state",
+        ),
         ("openai", {"errors": [{"code": 7003, "message": "No route"}]}, "error in place of an answer", "No route"),
         ("openai", {"error": {"message": "odd audio", "code": 400}}, "HTTP 400", "odd audio"),
         ("openai", {"object": "error", "message": "odd audio", "code": 400}, "HTTP 400", "odd audio"),
