@@ -134,8 +134,8 @@ def fit(
     Raises:
         ValueError: If a dimension has ratings of fewer than two groups.
     """
-    others_vary = bool(sample.features[:, blocks > 0].var(0).any())
-    omit = [False, True] if may_omit_first and others_vary else [False]
+    first_varies, others_vary = (bool(sample.features[:, part].var(0).any()) for part in (blocks == 0, blocks > 0))
+    omit = ([False, True] if first_varies else [True]) if may_omit_first and others_vary else [False]
     scales = {omitted: _block_scale(sample.features, blocks, omitted) for omitted in omit}
 
     def ranked(portion: FeatureBatch) -> np.ndarray:

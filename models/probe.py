@@ -6,6 +6,7 @@ backbone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -174,12 +175,18 @@ def without_adapters(settings: JudgeSettings) -> JudgeSettings:
 
 
 class ClipReader:
-    """A `Reader` in one process that encodes each clip once; pairs whose audio cannot be used are left out."""
+    """A `Reader` in one process that encodes each clip once; pairs whose audio cannot be used are left out.
+
+    Of an encoder without a language model no audio states are kept, which take megabytes a second (all layers), but
+    their statistics alone, some kilobytes a clip: a probe reads nothing else, since the fusion is untrained.
+    """
 
     def __init__(self, judge: EmpathyJudge, store: DiskStore | None = None) -> None:
         """See `Predictor` for the arguments."""
         self.judge = judge
-        self._encoder = Predictor(judge, _BATCH, store)
+        statistics = judge.backbone.untrained_states
+        kept = {"kept_bytes": math.inf} if statistics else {}
+        self._encoder = Predictor(judge, _BATCH, store, statistics_alone=statistics, **kept)
 
     def inputs(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], Inputs]]:
         """Pairs whose audio can be used, in batches, and what the judge reads of them, on its device."""
@@ -200,4 +207,4 @@ class ClipReader:
     @torch.inference_mode()
     def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
         for usable, inputs in self.inputs(pairs):
-            yield usable, self.judge.pooled(inputs).cpu().double().numpy()
+            yield usable, self.judge.pooled(inputs, untrained=False).cpu().double().numpy()

@@ -107,7 +107,7 @@ class SharedReader:
     def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
-                states = self.judge.pooled(self._inputs(batch))
+                states = self.judge.pooled(self._inputs(batch), untrained=False)
             yield from all_gather_object((batch, states.cpu().double().numpy()))
 
     def _batches(self, pairs: Sequence[Pair]) -> Iterator[list[Pair]]:

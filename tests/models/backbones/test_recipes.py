@@ -38,6 +38,7 @@ from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.writing import write_dataset
 from empathy_judge.models import BEST, CHECKPOINTS, LAST
 from empathy_judge.models.artifact import load_any
+from empathy_judge.models.backbones import FAMILIES
 from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.checkpointing import position_of
@@ -152,9 +153,10 @@ def command_of(name: str, data: Path, run: Path) -> list[str]:
 
 
 def family_of(backbone: str) -> str:
-    """Its recipe is called as the family."""
+    """The names of its recipes begin with that of the family."""
     recipes = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / "configs").glob("*.yaml")}
-    return next(name for name, recipe in recipes.items() if recipe.get("judge", {}).get("backbone") == backbone)
+    recipe = next(name for name, recipe in recipes.items() if recipe.get("judge", {}).get("backbone") == backbone)
+    return max((family for family in FAMILIES if recipe.startswith(family)), key=len)
 
 
 def killed(start: list[str], until: Path, folder: Path) -> None:
