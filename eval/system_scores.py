@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-
 from pydantic import TypeAdapter, ValidationError
 
 from ..data_modules.errors import DataError, UserError, counted, names_shown, shown
@@ -87,8 +86,8 @@ def read_answers(scores: ScoreFiles, by: str, dimensions: Sequence[str] | None) 
             seen[pair] = record.place()
             row: dict[str, Any] = {PAIR_ID: pair, "system": system or record.name(by), GROUP: record.name(GROUP)}
             row["warnings"] = record.text("warnings")
-            for name in ("seconds", *(column for name in names for column in (name, name + ERROR))):
-                row[name] = record.number(name) if name in table.columns else np.nan
+            for column in ("seconds", *names, *(name + ERROR for name in names)):
+                row[column] = record.number(column) if column in table.columns else np.nan
             rows.append(row)
     judge, facts = _one_judge([table.path for _, table in tables])
     said = {scale.name: scale for scale in facts.dimensions}
