@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from empathy_judge import leaderboard
 from empathy_judge.data_modules.errors import UserError
+from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.leaderboard import Leaderboard, failures
 from scipy import stats
 
@@ -267,3 +268,23 @@ def rated_dataset(tmp_path, make_tone) -> Path:
     words = ["import", "table", str(tmp_path / "pairs.csv"), "--ratings", str(tmp_path / "given.csv")]
     assert main([*words, "--dimension", "warmth=0:10", "--out", str(tmp_path / "data")]) == 0
     return tmp_path / "data"
+
+
+@pytest.mark.parametrize("noise", [0.3, None])
+def test_a_report_says_what_the_order_is_worth_and_a_judge_without_worth_is_refused(
+    noise, write, make_dataset, make_tone_judge, tmp_path
+):
+    judge = "constant" if noise is None else make_tone_judge(noise=noise)
+    evaluate(judge, make_dataset(noise=0.3), split="test", resamples=50, checks=()).save(tmp_path / "report")
+    rows = table({"v1": 3.0, "v2": 3.5}).rename(columns=lambda name: name.replace("warmth", "empathy"))
+    found = leaderboard(write(rows, judge=None), report=tmp_path / "report", baseline="v1")
+    board = only(found)
+    if noise is None:
+        assert board.text[0].startswith("No order is stated: this judge cannot carry one, as its agreement")
+        assert [row.cluster for row in board.systems] == [None, None]
+        assert (board.differences[0].better, board.against[0].verdict) == (False, "cannot be told")
+        assert "its agreement with people" in failures(found.report, 5.0)[0]
+    else:
+        assert board.refused is None
+        assert f"its Spearman with simulated raters is {board.measured.spearman.value:.2f}" in board.text[1]
+        assert board.systems[1].cluster == 2
