@@ -52,6 +52,12 @@ def plan_views(report: PlanReport) -> Iterator[Table | str]:
     if curves:
         head = ("training\npairs", "Spearman of groups\nleft out (95 %)", "all pairs:\nmore by (95 %)")
         yield filled_table("what a probe on the frozen backbone learns", head, curves.items())
+    if report.systems:
+        head = ("", "spread between\ncontexts", "contexts", "ratings of\neach system")
+        found = [(row.dimension, number(row.spread), str(row.contexts), str(row.ratings_per_system))
+                 for row in report.systems]  # fmt: skip
+        title = f"to tell systems apart by {report.systems[0].difference:g} points, {percent(report.power)} power"
+        yield filled_table(title, head, [("", found)])
     yield report.sentence
 
 

@@ -98,3 +98,31 @@ def test_leaderboard_is_a_gate_for_a_release(systems, capsys):
     assert main([*words, "0.6"]) == 0
     assert "expected rating points, 0 or more, and --baseline" in failed(capsys, *words[:2], "--fail-if-worse", "0.1")
     assert "--manifest without --out" in failed(capsys, *words[:2], "--manifest", "m.csv")
+
+
+def test_plan_says_how_many_ratings_tell_systems_apart(tmp_path, capsys):
+    """Differences of two systems are 0.5 and 1.5 by turns: a spread of 0.52 over 16 contexts."""
+    rows = [
+        f"{system}{n},{who},warmth,{2 + n % 4 / 4 + lead * (0.5 + n % 2) + off},c{n},{system}"
+        for system, lead in (("v1", 0), ("v2", 1))
+        for n in range(16)
+        for who, off in (("ann", 0), ("bob", 0.25 * (n % 3)))
+    ]
+    path = tmp_path / "pilot.csv"
+    path.write_text("\n".join(["item,annotator,dimension,score,group,system", *rows]) + "\n")
+    found = json.loads(output_of(capsys, "plan", str(path), "--systems", "0.5", "--resamples", "50", "--json"))
+    (row,) = found["systems"]
+    assert row["spread"] == pytest.approx(0.5 * (16 / 15) ** 0.5)
+    assert (row["n_systems"], row["ratings_per_context"]) == (2, 2.0)
+    # d = 0.968: 11 pairs, as G*Power says
+    assert (row["contexts"], row["ratings_per_system"]) == (11, 22)
+    assert "to tell systems apart by 0.5 points" in output_of(
+        capsys, "plan", str(path), "--systems", "0.5", "--resamples", "50"
+    )
+    line = failed(capsys, "plan", str(path), "--systems", "0")
+    assert "--systems 0: expected rating points above 0" in line
+    path.write_text("\n".join(["item,annotator,dimension,score,group", *[r.rpartition(",")[0] for r in rows]]) + "\n")
+    assert "no two systems share 5 rated groups on warmth" in failed(capsys, "plan", str(path), "--systems", "0.5")
+    assert "--systems with --variance" in failed(
+        capsys, "plan", "--variance", "item=1", "residual=1", "--systems", "0.5"
+    )
