@@ -101,6 +101,8 @@ class Plan(Printing, Draws, Columns):
         price: price of one rating
         learning (JUDGE_OR_BACKBONE): with a pair dataset: also Spearman of a probe on this frozen backbone by the
             number of training pairs
+        systems (POINTS): also say how many ratings of each system tell two of them apart that differ by so much, from a
+            pilot that names systems
         out (DIR): folder for plan.csv, plan.json and plan.png
     """
 
@@ -120,6 +122,7 @@ class Plan(Printing, Draws, Columns):
     between: AnyNumber | None = None
     price: Dollars | None = None
     learning: str | None = None
+    systems: AnyNumber | None = None
     out: OutputFolder | None = None
 
     def run(self) -> int:
@@ -128,20 +131,26 @@ class Plan(Printing, Draws, Columns):
 
         if (self.pilot is None) == (not self.variance):
             raise UserError("expected either a pilot (a table or the folder of a pair dataset) or --variance")
-        of_pilot = ("judges", "column", "annotators", "exclude", "dimension")
+        of_pilot = ("judges", "column", "annotators", "exclude", "dimension", "systems")
         if unused := first_given(self, *(of_pilot if self.pilot is None else ["group_size"])):
             raise UserError(f"{unused} with {'--variance' if self.pilot is None else 'a pilot'}; expected one of them")
         with writing("plan", self.out):
-            if self.pilot is None:
+            frame = None if self.pilot is None else _pilot_frame(self, self.pilot)
+            if frame is None:
                 pilot = assumed_pilot(_variances(self.variance), self.group_size or 1)
             else:
-                pilot = pilot_from(_pilot_frame(self, self.pilot), self.dimension, self.resamples, self.seed)
+                pilot = pilot_from(frame, self.dimension, self.resamples, self.seed)
             report = make_plan(
                 pilot, items=self.items, raters=self.raters, agreement=self.agreement, difference=self.difference,
                 power=self.power, between=self.between, price=self.price,
             )  # fmt: skip
             if self.learning is not None:
                 report = report.model_copy(update={"learning": self._learning_curve(self.learning)})
+            if self.systems is not None and frame is not None:
+                from ..eval.plan_systems import plan_systems
+
+                systems = plan_systems(frame, self.systems, self.power, self.dimension)
+                report = report.model_copy(update={"systems": systems})
             where = []
             if self.out is not None:
                 from ..eval.pages.plan import save_plan

@@ -13,6 +13,8 @@ from .system_scores import Answers, Ratings
 def sentences_of(board: Board, answers: Answers, people: Ratings | None, scale_is_known: bool) -> Iterator[str]:
     """What the board rests on, what is told apart, and what else a reader must know."""
     yield from _of_judge(board) if board.source == "judge" else _of_people(board)
+    if people is not None and people.synthetic:
+        yield "The ratings are simulated: nobody gave them."
     yield from _order(board)
     first, second = board.systems[:2]
     missing = int(answers.rows[board.dimension].isna().sum())

@@ -146,6 +146,8 @@ def _measured(folder: Path, answers: Answers) -> dict[str, Measured]:
     theirs = (report.provenance.get("calibration") or {}).get("weights")
     if theirs and answers.facts.weights not in (None, theirs):
         raise UserError(f"{path}: measures another judge, {report.judge}; expected the one that made the scores")
+    if not set(report.dimensions) & set(answers.scales):
+        raise UserError(f"{path}: measures {names_shown(report.dimensions)}; expected {names_shown(answers.scales)}")
     return {
         name: Measured(
             dataset=report.dataset.name,

@@ -52,6 +52,12 @@ def plan_views(report: PlanReport) -> Iterator[Table | str]:
     if curves:
         head = ("training\npairs", "Spearman of groups\nleft out (95 %)", "all pairs:\nmore by (95 %)")
         yield filled_table("what a probe on the frozen backbone learns", head, curves.items())
+    if report.systems:
+        head = ("", "spread between\ncontexts", "contexts", "ratings of\neach system")
+        found = [(row.dimension, number(row.spread), str(row.contexts), str(row.ratings_per_system))
+                 for row in report.systems]  # fmt: skip
+        title = f"to tell systems apart by {report.systems[0].difference:g} points, {percent(report.power)} power"
+        yield filled_table(title, head, [("", found)])
     yield report.sentence
 
 
@@ -181,23 +187,19 @@ def _problems(found: Inspection) -> Table:
 
 
 def board_views(found: LeaderboardReport) -> Iterator[Table | str]:
-    """What ``leaderboard`` prints: what may be said, then the systems in their clusters, and those told apart."""
+    """What ``leaderboard`` prints: for each dimension what may be said, then the systems in their clusters."""
     for board in found.boards:
         yield from board.text
-        clusters: dict[str, list[tuple[str, ...]]] = {}
-        against = {row.system: row for row in board.against}
+        by_people, against = board.source != "judge", {row.system: row for row in board.against}
+        head = [board.dimension, "people\n[95 %]" if by_people else "judge\n[95 %]"]
+        head += ["judge alone\n[95 %]"] * by_people
+        head += [f"less {board.baseline}\n[95 %]", "p", "wins", "pairs"] + ["rated"] * by_people
+        clusters: dict[str, list[list[str]]] = {}
         for row in board.systems:
+            cells = [row.system, ranged(row.mean), *[ranged(row.judge)] * by_people]
             versus = against.get(row.system)
-            cells = (
-                row.system, ranged(row.mean), ranged(row.judge),
-                "baseline" if versus is None else ranged(versus.difference, signed),
-                NONE if versus is None else p_value(versus.p), percent(row.win_rate), str(row.n_pairs), str(row.n_rated),
-            )  # fmt: skip
+            cells += ["baseline", NONE] if versus is None else [ranged(versus.difference, signed), p_value(versus.p)]
+            cells += [percent(row.win_rate), str(row.n_pairs), *[str(row.n_rated)] * by_people]
             clusters.setdefault("" if row.cluster is None else f"cluster {row.cluster}", []).append(cells)
-        mean = "judge" if board.source == "judge" else "people"
-        head = (board.dimension, f"{mean}\n[95 %]", "judge alone\n[95 %]", f"less {board.baseline}\n[95 %]", "p", "wins",
-                "pairs", "rated")  # fmt: skip
-        keep = [place for place in range(len(head)) if board.source != "judge" or place not in (2, 7)]
-        sections = [(name, [tuple(row[k] for k in keep) for row in rows]) for name, rows in clusters.items()]
-        yield filled_table("Which system sounds better?", [head[k] for k in keep], sections, folds=True)
+        yield filled_table("Which system sounds better?", head, clusters.items(), folds=True)
     yield found.signature

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-
 from pydantic import TypeAdapter, ValidationError
 
 from ..data_modules.errors import DataError, UserError, counted, names_shown, shown
@@ -60,6 +59,7 @@ class Ratings:
     others: int  # how many ratings are of other responses, or without a score; they do not count
     scales: dict[str, Dimension]  # of the dimensions, where the ratings say
     source: tuple[str, str]  # name and hash
+    synthetic: bool = False  # whether they were not given by people
 
 
 def read_answers(scores: ScoreFiles, by: str, dimensions: Sequence[str] | None) -> Answers:
@@ -87,8 +87,8 @@ def read_answers(scores: ScoreFiles, by: str, dimensions: Sequence[str] | None) 
             seen[pair] = record.place()
             row: dict[str, Any] = {PAIR_ID: pair, "system": system or record.name(by), GROUP: record.name(GROUP)}
             row["warnings"] = record.text("warnings")
-            for name in ("seconds", *(column for name in names for column in (name, name + ERROR))):
-                row[name] = record.number(name) if name in table.columns else np.nan
+            for column in ("seconds", *names, *(name + ERROR for name in names)):
+                row[column] = record.number(column) if column in table.columns else np.nan
             rows.append(row)
     judge, facts = _one_judge([table.path for _, table in tables])
     said = {scale.name: scale for scale in facts.dimensions}
@@ -166,9 +166,10 @@ def _summary(path: Path) -> dict[str, Any] | None:
 
 def read_ratings(ratings: str | Path, answers: Answers) -> Ratings:
     """Read ratings of scored responses; see `leaderboard`."""
-    path, scales = Path(ratings), {}
+    path, scales, synthetic = Path(ratings), {}, False
     if path.is_dir():
         dataset = PairDataset.load(path)
+        synthetic = dataset.card.synthetic
         table, mark = dataset.ratings, dataset.card.content_hash or ""
         scales = {dimension.name: dimension for dimension in dataset.card.dimensions}
     else:
@@ -182,7 +183,7 @@ def read_ratings(ratings: str | Path, answers: Answers) -> Ratings:
             f"{path}: rates none of the scored responses on {names_shown(tuple(answers.scales))}; "
             "expected ratings of the same pair_id and dimension"
         )
-    return Ratings(table.loc[known, list(RATING_COLUMNS)], int((~known).sum()), scales, (path.name, mark))
+    return Ratings(table.loc[known, list(RATING_COLUMNS)], int((~known).sum()), scales, (path.name, mark), synthetic)
 
 
 def _rating_table(path: Path) -> pd.DataFrame:

@@ -40,7 +40,7 @@ from .eval.judges.prompted.servers import (
     openai_answer,
     serve,
 )
-from .pages import DOCS, ROOT, commands, python_blocks
+from .pages import DOCS, ROOT, blocks, commands, python_blocks
 from .serving.services import live
 
 README = ROOT / "README.md"
@@ -58,7 +58,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory) -> Path:
-    """A folder with `demo/`, and nothing else of what the README and the pages name."""
+    """A folder with `demo/`, and the responses of three systems for the page on leaderboards; nothing else."""
     folder = tmp_path_factory.mktemp("workplace")
     with (
         redirect_stdout(io.StringIO()) as printed,
@@ -69,7 +69,27 @@ def workplace(tmp_path_factory) -> Path:
         assert main(["demo", "--out", str(folder / "demo"), "--groups", "32", "--epochs", "4", "--json"]) == 0
     assert json.loads(printed.getvalue())["judge"] == str(folder / "demo" / "judge")
     (folder / "told.txt").write_text(told.getvalue(), encoding="utf-8")
+    _write_systems(PairDataset.load(folder / "demo" / "data"), folder)
     return folder
+
+
+def _write_systems(dataset: PairDataset, folder: Path) -> None:
+    """Eight contexts and what three systems answered, each in its folder; their manifest, and ratings of all."""
+    ratings, rows = dataset.ratings.groupby("pair_id"), []
+    rated: list[pd.DataFrame] = []
+    for name in ("contexts", "v1", "v2", "v3"):
+        (folder / name).mkdir()
+    groups = list(dict.fromkeys(pair.group_id for pair in dataset.pairs))[:8]
+    for number, group in enumerate(groups):
+        own = [pair for pair in dataset.pairs if pair.group_id == group][:3]
+        shutil.copy(str(own[0].context[0].audio), folder / "contexts" / f"c{number}.wav")
+        for system, pair in zip(("v1", "v2", "v3"), own, strict=True):
+            shutil.copy(str(pair.response), folder / system / f"c{number}.wav")
+            clips = {"context_audio": f"contexts/c{number}.wav", "response_audio": f"{system}/c{number}.wav"}
+            rows.append({"pair_id": f"{system}/c{number}", "group_id": f"c{number}", "system_id": system, **clips})
+            rated.append(ratings.get_group(pair.pair_id).assign(pair_id=f"{system}/c{number}"))
+    pd.DataFrame(rows).to_csv(folder / "systems.csv", index=False)
+    pd.concat(rated).to_csv(folder / "systems-ratings.csv", index=False)
 
 
 def test_demo_leaves_what_it_promises_and_already_learns(workplace):
@@ -237,6 +257,33 @@ def test_code_of_pages_runs(workplace, tmp_path, monkeypatch, capsys):
     _run(python_blocks(DOCS / "howto" / "reward.md")[:1])  # the others want a policy and a trainer
     (reward,) = json.loads(capsys.readouterr().out)
     assert 0 <= reward < (float(score) - 1) / 4  # half a standard error below
+
+
+def test_systems_are_compared_as_the_page_says(workplace, tmp_path, monkeypatch, capsys):
+    """Word by word, from the folders to the page; people rate what was drawn."""
+    monkeypatch.chdir(shutil.copytree(workplace, tmp_path / "own"))
+    monkeypatch.setenv("COLUMNS", "100")
+    manifest, ratings = Path("systems.csv"), Path("systems-ratings.csv")
+    expected, given = manifest.read_text(), pd.read_csv(ratings)
+    manifest.unlink()
+    names: dict[str, Any] = {}
+    for language, text in blocks(DOCS / "howto" / "leaderboard.md"):
+        if language == "python":
+            exec(compile(text, "leaderboard.md", "exec"), names)
+        elif language == "sh":
+            for command in text.splitlines():
+                assert main(shlex.split(command)[1:]) == 0, command
+        if Path("to-rate.csv").exists():
+            drawn = pd.read_csv("to-rate.csv")["pair_id"]
+            assert len(drawn) == 18
+            given[given["pair_id"].isin(drawn)].to_csv(ratings, index=False)
+    assert sorted(manifest.read_text().splitlines()) == sorted(expected.splitlines())
+    printed = capsys.readouterr().out
+    assert "Means and differences are those of people" in printed
+    assert [line.split()[0] for line in printed.splitlines()[-2:]] == [
+        row.system for row in names["board"].report.boards[0].against
+    ]
+    assert Path("board/index.html").read_text().count("<audio ") == 15
 
 
 def test_code_that_compares_judges_runs(workplace, monkeypatch):

@@ -104,7 +104,7 @@ def _chart(board: Board) -> Markup:
     left, right = min([*known, *ends]), max([*known, *ends])
     margin = 0.06 * (right - left) or 0.5
     left, right = left - margin, right + margin
-    with plot(5.6, 0.9 + 0.42 * len(rows)) as (figure, axes):
+    with plot(4.4, 0.9 + 0.42 * len(rows)) as (figure, axes):
         axes.set_xlim(left, right)
         axes.set_ylim(len(rows) - 0.45, -0.55)
         for cluster in {row.cluster for row in rows if row.cluster is not None}:

@@ -265,6 +265,25 @@ class LearningPoint(Part):
     """How much more all pairs give; null for all pairs."""
 
 
+class SystemPlan(Part):
+    """What tells two systems apart that answer the same contexts."""
+
+    dimension: str
+    """Its name."""
+    n_systems: Count
+    """Systems of the pilot."""
+    difference: float
+    """Between the means of the two, rating points."""
+    spread: float
+    """Standard deviation, between contexts, of the difference of two systems of the pilot; mean over all pairs."""
+    contexts: Count
+    """Contexts of which people rate the responses of both."""
+    ratings_per_context: float
+    """Ratings of a system's responses to one context, as in the pilot."""
+    ratings_per_system: Count
+    """Ratings of each system."""
+
+
 class PlanReport(Versioned):
     """How many ratings a measurement needs: ``plan.json`` of `plan`."""
 
@@ -292,6 +311,8 @@ class PlanReport(Versioned):
     """The cheapest of these in words."""
     learning: Annotated[tuple[LearningPoint, ...] | None, Field(exclude_if=is_none)] = None
     """The learning curve; only with `--learning`."""
+    systems: Annotated[tuple[SystemPlan, ...] | None, Field(exclude_if=is_none)] = None
+    """For each dimension; only with `--systems`."""
 
 
 # ---------------------------------------------------------------- stress and challenges

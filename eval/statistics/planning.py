@@ -134,3 +134,26 @@ def standard_error_of_difference(first: float, second: float, between: float, n:
     covariance = (between * remainder - first * second * (remainder - between**2) / 2) / (n - 3) * effect
     variance = standard_error(first, n, effect) ** 2 + standard_error(second, n, effect) ** 2 - 2 * covariance
     return math.sqrt(max(variance, 0.0))
+
+
+def paired_contexts(spread: float, difference: float, power: float) -> int:
+    """The fewest contexts in which a two-sided paired t test at 5 % finds a difference with this power (noncentral t).
+
+    Args:
+        spread: Standard deviation of the paired differences between contexts, rating points.
+        difference: Their mean, above 0, rating points.
+        power: Between 0 and 1.
+    """
+
+    def enough(n: int) -> bool:
+        shift, limit = difference * math.sqrt(n) / max(spread, 1e-9), stats.t.ppf(0.975, n - 1)
+        # Far out, where the power is 1, scipy's noncentral t is NaN
+        return shift > 30 or stats.nct.sf(limit, n - 1, shift) + stats.nct.cdf(-limit, n - 1, shift) >= power
+
+    low, high = 1, 2  # of one context no variance is known
+    while not enough(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high

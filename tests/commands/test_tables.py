@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from empathy_judge.cli import main
 
 from ..conftest import failed, output_of
 
@@ -59,4 +60,69 @@ def test_agreement_names_what_is_wrong(scores, capsys):
     assert failed(capsys, *words) == (
         f"error: {scores}, row 37 (line 38), column 'score': value 'warm'; "
         "expected a finite number, at most 1e+50, or nothing where it is missing"
+    )
+
+
+@pytest.fixture
+def systems(tmp_path) -> Path:
+    """Scores of two systems on twelve contexts: v2 is half a point behind."""
+    rows = [
+        f"{system}/{n},c{n},{system},{3 + n % 3 * 0.4 + n % 2 * extra - behind:.3f},fair"
+        for system, behind, extra in (("v1", 0, 0), ("v2", 0.5, 0.08))
+        for n in range(12)
+    ]
+    path = tmp_path / "systems.csv"
+    path.write_text("\n".join(["pair_id,group_id,system_id,warmth,warmth_label", *rows]) + "\n")
+    return path
+
+
+def test_leaderboard_prints_a_board_and_writes_it(systems, tmp_path, capsys):
+    out = tmp_path / "board"
+    plain = output_of(capsys, "leaderboard", str(systems), "--out", str(out))
+    for part in ("opinion of the judge", "cluster 2", "v2", "less v1", "wins", f"page: {out / 'index.html'}"):
+        assert part in plain
+    found = json.loads(output_of(capsys, "leaderboard", str(systems), "--json"))
+    assert found == json.loads((out / "leaderboard.json").read_text())
+    assert [row["system"] for row in found["boards"][0]["systems"]] == ["v1", "v2"]
+    header, line = (out / "differences.csv").read_text().splitlines()
+    values = dict(zip(header.split(","), line.split(","), strict=True))
+    assert (values["first"], values["second"]) == ("v1", "v2")
+    assert float(values["difference_value"]) == pytest.approx(0.46)
+    assert len((out / "systems.csv").read_text().splitlines()) == 3
+
+
+def test_leaderboard_is_a_gate_for_a_release(systems, capsys):
+    words = ["leaderboard", str(systems), "--baseline", "v1", "--fail-if-worse"]
+    assert main([*words, "0.1"]) == 1
+    assert capsys.readouterr().err == "warmth: v2 is worse than v1 by 0.46, more than 0.1\n"
+    assert main([*words, "0.6"]) == 0
+    assert "expected rating points, 0 or more, and --baseline" in failed(capsys, *words[:2], "--fail-if-worse", "0.1")
+    assert "--manifest without --out" in failed(capsys, *words[:2], "--manifest", "m.csv")
+
+
+def test_plan_says_how_many_ratings_tell_systems_apart(tmp_path, capsys):
+    """Differences of two systems are 0.5 and 1.5 by turns: a spread of 0.52 over 16 contexts."""
+    rows = [
+        f"{system}{n},{who},warmth,{2 + n % 4 / 4 + lead * (0.5 + n % 2) + off},c{n},{system}"
+        for system, lead in (("v1", 0), ("v2", 1))
+        for n in range(16)
+        for who, off in (("ann", 0), ("bob", 0.25 * (n % 3)))
+    ]
+    path = tmp_path / "pilot.csv"
+    path.write_text("\n".join(["item,annotator,dimension,score,group,system", *rows]) + "\n")
+    found = json.loads(output_of(capsys, "plan", str(path), "--systems", "0.5", "--resamples", "50", "--json"))
+    (row,) = found["systems"]
+    assert row["spread"] == pytest.approx(0.5 * (16 / 15) ** 0.5)
+    assert (row["n_systems"], row["ratings_per_context"]) == (2, 2.0)
+    # d = 0.968: 11 pairs, as G*Power says
+    assert (row["contexts"], row["ratings_per_system"]) == (11, 22)
+    assert "to tell systems apart by 0.5 points" in output_of(
+        capsys, "plan", str(path), "--systems", "0.5", "--resamples", "50"
+    )
+    line = failed(capsys, "plan", str(path), "--systems", "0")
+    assert "--systems 0: expected rating points above 0" in line
+    path.write_text("\n".join(["item,annotator,dimension,score,group", *[r.rpartition(",")[0] for r in rows]]) + "\n")
+    assert "no two systems share 5 rated groups on warmth" in failed(capsys, "plan", str(path), "--systems", "0.5")
+    assert "--systems with --variance" in failed(
+        capsys, "plan", "--variance", "item=1", "residual=1", "--systems", "0.5"
     )

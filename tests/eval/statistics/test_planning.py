@@ -12,8 +12,10 @@ from empathy_judge.eval.statistics.planning import (
     components,
     design_effect,
     influence,
+    paired_contexts,
     standard_error,
 )
+from scipy import stats
 
 
 def test_variance_components_are_found_in_a_sparse_design():
@@ -53,3 +55,15 @@ def test_systems_that_stand_in_every_group_are_no_error():
     assert design_effect(score, human, groups.astype(str)) == pytest.approx(1, abs=0.15)
     assert design_effect(score, human, groups.astype(str), systems.astype(str)) < 0.75
     assert math.isnan(design_effect(np.ones(240), human, groups.astype(str)))
+
+
+@pytest.mark.parametrize(("spread", "difference", "contexts"), [(1.0, 0.5, 34), (1.0, 0.2, 199), (2.0, 1.0, 34)])
+def test_contexts_of_a_paired_test_are_those_of_textbooks(spread, difference, contexts):
+    """d = 0.5 and 0.2 with 80 % power: 34 and 199 pairs, as G*Power says."""
+    assert paired_contexts(spread, difference, 0.8) == contexts
+
+
+def test_the_planned_contexts_have_the_promised_power():
+    contexts = paired_contexts(0.8, 0.4, 0.8)
+    apart = np.random.default_rng(0).normal(0.4, 0.8, (4000, contexts))
+    assert (stats.ttest_1samp(apart, 0, axis=1).pvalue < 0.05).mean() == pytest.approx(0.8, abs=0.02)
