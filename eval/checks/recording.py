@@ -44,7 +44,7 @@ def change_clips(
         pairs: Pairs with audio of any kind.
         change: Called once per distinct clip, in several threads.
         seed: Seed of the draws.
-        keeps_words: Whether the words are still audible; if not, transcripts are removed.
+        keeps_words: Whether the words are still audible; if not, the transcripts of changed clips are removed.
         context: Whether context turns are changed, too, or the response alone.
     """
 
@@ -59,7 +59,8 @@ def change_clips(
         return change(clip, np.random.default_rng([seed, int(audio_hash(clip)[:16], 16)]))
 
     changed_clips = dict(zip(sources, map_threads(changed, sources, "changing clips", len(sources)), strict=True))
-    removed = {} if keeps_words else {"context_text": None, "response_text": None}
+    transcripts = ("context_text", "response_text") if context else ("response_text",)
+    removed = {} if keeps_words else dict.fromkeys(transcripts)
     return tuple(
         dataclasses.replace(
             pair,
