@@ -108,8 +108,8 @@ def run(folder: Path, config: str, seed: int, head: str, groups: int | None, epo
 def table(rows: pd.DataFrame) -> str:
     """Mean and standard deviation over seeds, as Markdown."""
     lines = ["| set | head | runs | pairs | " + " | ".join(_MEASURES) + " |", "|---" * (4 + len(_MEASURES)) + "|"]
-    for (name, head), own in rows.groupby(["set", "head"], sort=False):
-        cells = []
+    for name, head in rows[["set", "head"]].drop_duplicates().itertuples(index=False):
+        own, cells = rows.loc[(rows["set"] == name) & (rows["head"] == head)], []
         for measure in _MEASURES:
             values = own[measure].dropna() if measure in own else pd.Series(dtype=float)
             cells.append(f"{values.mean():.4g} ± {values.std(ddof=1):.2g}" if len(values) else "")
@@ -119,7 +119,7 @@ def table(rows: pd.DataFrame) -> str:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run what is missing, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--set", help="a set of DATA (default: DATA is a pair dataset)")
