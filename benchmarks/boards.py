@@ -125,7 +125,7 @@ def comet_compare(judge: np.ndarray, rng: np.random.Generator) -> dict[tuple[int
     found = {}
     for i, j in pairs_of(judge):
         apart = judge[:, i] - judge[:, j]
-        if stats.ttest_1samp(apart, 0).pvalue < ALPHA:
+        if 2 * stats.t.sf(abs(apart.mean() / stats.sem(apart)), len(apart) - 1) < ALPHA:
             found[i, j] = float(apart.mean())
     return found
 
@@ -219,10 +219,9 @@ def error_row(plan: tuple[int, int, int], spearman: float, spread: float, simula
 
 def real_rows(folder: Path, draws: int, seed: int) -> Iterator[list[str]]:
     """Rows of the third table: ratings that were given, a fifth of them shown each time."""
-    clips = pd.read_csv(folder / "mushra_codec" / "pairs.csv").merge(
-        pd.read_csv(folder / "mushra_codec" / "ratings.csv").groupby("pair_id", as_index=False)["score"].mean()
-    )
-    human = clips.pivot(index="group_id", columns="system_id", values="score").dropna(axis=1)
+    clips = pd.read_csv(folder / "mushra_codec" / "pairs.csv")
+    means = pd.read_csv(folder / "mushra_codec" / "ratings.csv").pivot_table(index="pair_id", values="score")
+    human = clips.join(means, on="pair_id").pivot(index="group_id", columns="system_id", values="score").dropna(axis=1)
     # A judge that is independent of the truth's noise: some of the listeners of a clip are the judge, the others people
     ratings = pd.read_csv(folder / "mushra_codec" / "ratings.csv").merge(clips[["pair_id", "group_id", "system_id"]])
     number = ratings.groupby("pair_id")["rater_id"].rank()
@@ -239,9 +238,9 @@ def real_rows(folder: Path, draws: int, seed: int) -> Iterator[list[str]]:
         wide = {
             who: rows.pivot_table(index="row", columns="dimension", values="score")
             for who, rows in (
-                ("people", experts[experts["dataset"] == name]),
+                ("people", experts.loc[experts["dataset"] == name]),
                 *(
-                    (judge, table[(table["dataset"] == name) & (table["annotator"] == judge)])
+                    (judge, table.loc[(table["dataset"] == name) & (table["annotator"] == judge)])
                     for judge in ("gpt_4o", "crowd")
                 ),
             )

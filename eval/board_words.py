@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from ..data_modules.errors import counted
 from .rendering import number, percent, ranged
 from .report.leaderboard import Board
@@ -17,7 +19,7 @@ def sentences_of(board: Board, answers: Answers, people: Ratings | None, scale_i
         yield "The ratings are simulated: nobody gave them."
     yield from _order(board)
     first, second = board.systems[:2]
-    missing = int(answers.rows[board.dimension].isna().sum())
+    missing = int(np.isnan(answers.rows[board.dimension].to_numpy(float)).sum())
     if missing:
         yield f"{counted(missing, 'response')} of {len(answers.rows):,} had no score and do not count."
     if board.n_shared < board.n_contexts:

@@ -289,10 +289,16 @@ def _wins(
     scored: pd.DataFrame, dimension: str, names: Sequence[str], sign: int, three_way: PreferenceModel | None
 ) -> np.ndarray:
     """Share of the contexts that both answer in which the row's system is preferred to the column's; NaN = none."""
-    answers = scored.groupby([GROUP, "system"])
-    means = answers[dimension].mean().unstack().reindex(columns=list(names)).to_numpy() * sign
-    error = answers[dimension + ERROR].agg(lambda own: np.sqrt((own**2).sum(skipna=False)) / len(own))
-    errors = error.unstack().reindex(columns=list(names)).to_numpy()
+    column = np.searchsorted(names, scored["system"].to_numpy(str))
+    contexts, row = np.unique(scored[GROUP].to_numpy(str), return_inverse=True)
+    shape = (len(contexts), len(names))
+
+    def cells(values: np.ndarray | None) -> np.ndarray:
+        return np.bincount(row * shape[1] + column, values, shape[0] * shape[1]).reshape(shape)
+
+    with np.errstate(invalid="ignore"):  # a system without a response to a context has NaN
+        means = sign * cells(scored[dimension].to_numpy(float)) / cells(None)
+        errors = np.sqrt(cells(scored[dimension + ERROR].to_numpy(float) ** 2)) / cells(None)
     shares = np.full((len(names), len(names)), np.nan)
     for i, j in zip(*np.triu_indices(len(names), 1), strict=True):
         lead = means[:, i] - means[:, j]
@@ -322,14 +328,15 @@ def _rater_noise(rated: pd.DataFrame | None) -> float | None:
 def _by_length(scored: pd.DataFrame, dimension: str) -> dict[str, float] | None:
     """System -> what its mean length makes of its score, by the slope of scores on seconds within systems; None where
     nothing is said of seconds."""
-    seconds, score, system = (scored[name] for name in ("seconds", dimension, "system"))
-    if seconds.isna().any():
+    seconds, score = (scored[name].to_numpy(float) for name in ("seconds", dimension))
+    if np.isnan(seconds).any():
         return None
-    means = seconds.groupby(system).mean()
-    longer, higher = seconds - system.map(means), score - score.groupby(system).transform("mean")
-    square = float((longer**2).sum())
-    slope = float((longer * higher).sum()) / square if square > 0 else 0.0
-    return {str(name): slope * float(mean) for name, mean in means.items()}
+    names, codes, counts = np.unique(scored["system"].to_numpy(str), return_inverse=True, return_counts=True)
+    means = np.bincount(codes, seconds) / counts
+    longer, higher = seconds - means[codes], score - (np.bincount(codes, score) / counts)[codes]
+    square = float(longer @ longer)
+    slope = float(longer @ higher) / square if square > 0 else 0.0
+    return {str(name): slope * mean for name, mean in zip(names, means.tolist(), strict=True)}
 
 
 def _differences(
