@@ -2,18 +2,27 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BASE := $(VENV)/.base
 READY := $(VENV)/.ready
+# uv, where there is one, downloads in parallel
+INSTALL := $(if $(shell command -v uv),uv pip install --python $(VENV),$(BIN)/python -m pip install) --quiet \
+	--constraint constraints.txt --editable
 PYTEST := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo nano test test-all test-gpu lint docs bench bench-gpu clean
 
-$(READY): pyproject.toml constraints.txt
+# What the commands of the README need
+$(BASE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(INSTALL) '.[api,serve]'
+	touch $@
+
+$(READY): $(BASE)
+	$(INSTALL) '.[dev]'
 	mkdir -p $(VENV)/typing && ln -sfn ../.. $(VENV)/typing/empathy_judge  # pyright cannot follow an editable install
 	touch $@
 
-demo: $(READY)
+demo: $(BASE)
 	$(BIN)/empathy-judge demo --out demo
 
 # The nano backbone, in one thread and two hours; killed and called again, it goes on and ends in the same bytes
@@ -43,7 +52,7 @@ lint: $(READY)
 
 # The libraries are installed apart: no test needs them
 $(VENV)/.docs: $(READY)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(INSTALL) '.[docs]'
 	touch $@
 
 docs: $(VENV)/.docs

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from rich.console import Console
 
 from .data_modules.audio import AudioSource
@@ -26,14 +27,16 @@ from .eval.views import evaluation_views
 from .scorer import Scorer
 from .train.run import train
 
-_MADE = ("data", "run", "judge", "report")
+_MADE = ("data", "run", "judge", "report", "my")
+_EXAMPLE_SCRIPTS = 12  # in the tables: enough to split and to train on
 
 
 def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = False) -> None:
     """Sample, train, evaluate, export, score; everything stays under `out`.
 
     Args:
-        out: `data`, `run`, `judge` and `report` are made in it; those of an earlier demo stay until this one is done.
+        out: `data`, `run`, `judge`, `report` and `my` (clips and tables as a user has them) are made in it; those
+            of an earlier demo stay until this one is done.
         groups: Scripts in the sample.
         epochs: Of training; None = as the configuration says.
         as_json: Print where everything is as JSON; what happens meanwhile goes to standard error.
@@ -64,7 +67,13 @@ def run_demo(out: Path, *, groups: int, epochs: int | None, as_json: bool = Fals
         step(4, "export: the judge as a folder that others can load")
         run.export(out / "judge", measured.report)
         step(5, "score: one context, two answers")
-        _score_examples(out, dataset, note)
+        responses = _rivals(dataset)
+        _write_example(dataset, responses, out / "my")
+        scorer = Scorer.from_pretrained(out / "judge")
+        for response in (responses[0], responses[-1]):
+            score = scorer.score(response.context[0].audio, response.response)[DIMENSION.name]
+            mean = dataset.mean_scores().at[response.pair_id, DIMENSION.name]
+            note(f"    {response.pair_id}: judge {score:.2f}, panel {mean:.2f} (scale 1 to 5)")
         for view in evaluation_views(measured.report):
             say(view, stderr=as_json)
         note("All ratings are simulated: this shows that the pipeline works, not how well it would agree with people.")
@@ -112,15 +121,33 @@ def _restore(out: Path, moving: Path, earlier: Path) -> None:
         moving.rmdir()
 
 
-def _score_examples(out: Path, dataset: PairDataset, say: Callable[[str], None]) -> None:
-    """Score the best and the worst rated response to one context, as a user would."""
-    scorer = Scorer.from_pretrained(out / "judge")
+def _rivals(dataset: PairDataset) -> list[Pair]:
+    """The responses to the context of the test split whose mean ratings differ most, the best first."""
     rated = dataset.mean_scores()[DIMENSION.name]
     answers: dict[AudioSource, list[Pair]] = {}
     for pair in dataset.subset("test").pairs:
         answers.setdefault(pair.context[0].audio, []).append(pair)
-    # the context whose answers differ most in the panel's ratings
     rivals = max(answers.values(), key=lambda pairs: np.ptp([rated[pair.pair_id] for pair in pairs]))
-    for pair in (max(rivals, key=lambda p: rated[p.pair_id]), min(rivals, key=lambda p: rated[p.pair_id])):
-        score = scorer.score(pair.context[0].audio, pair.response)[DIMENSION.name]
-        say(f"    {pair.pair_id}: judge {score:.2f}, panel {rated[pair.pair_id]:.2f} (scale 1 to 5)")
+    return sorted(rivals, key=lambda pair: -rated[pair.pair_id])
+
+
+def _write_example(dataset: PairDataset, responses: Sequence[Pair], folder: Path) -> None:
+    """What the commands of the README read: a context and the responses to it, the best first, and tables of pairs and
+    ratings beside their clips."""
+    folder.mkdir()
+    shutil.copy(str(responses[0].context[0].audio), folder / "context.wav")
+    shutil.copy(str(responses[0].response), folder / "response.wav")
+    for take, pair in enumerate((responses[0], responses[len(responses) // 2], responses[-1]), start=1):
+        shutil.copy(str(pair.response), folder / f"take{take}.wav")
+    scripts = set(list(dict.fromkeys(pair.group_id for pair in dataset.pairs))[:_EXAMPLE_SCRIPTS])
+    part = dataset.only({pair.pair_id for pair in dataset.pairs if pair.group_id in scripts})
+    rows = []
+    for pair in part.pairs:
+        row = {"pair_id": pair.pair_id, "group_id": pair.group_id}
+        for column, clip in (("context_audio", pair.context[0].audio), ("response_audio", pair.response)):
+            row[column] = f"clips/{Path(str(clip)).name}"
+            (folder / "clips").mkdir(exist_ok=True)
+            shutil.copy(str(clip), folder / row[column])
+        rows.append(row)
+    pd.DataFrame(rows).to_csv(folder / "pairs.csv", index=False)
+    part.ratings.to_csv(folder / "ratings.csv", index=False)

@@ -22,8 +22,8 @@ from .models.calibration import DEFAULT_LEVEL, LEVELS, preference, uncalibrated
 from .models.disk_store import DiskStore
 from .models.score_table import Column, score_columns
 from .models.scoring import KEPT_BYTES, Predictor, ScoredPair, load_to_score
-from .models.settings import Quantization
-from .models.three_way import BesideNext, Preference
+from .models.settings import OF_LEVELS, Quantization
+from .models.three_way import OverNext, Preference
 
 Scores = dict[str, float]
 """Rating points by dimension."""
@@ -266,9 +266,9 @@ class Scorer:
         calibrations = () if self.calibration is None else self.calibration.dimensions.values()
         return bool(calibrations) and all(calibration.three_way is not None for calibration in calibrations)
 
-    def beside_next(
+    def over_next(
         self, ranked: Sequence[Ranked], by: Sequence[str], max_error: float | None = None
-    ) -> list[BesideNext | None]:
+    ) -> list[OverNext | None]:
         """What people will say of each response in a ranking when they compare it with the next one.
 
         Args:
@@ -280,18 +280,24 @@ class Scorer:
             None = not known: the response is the last one, one of the two has no score, the ranking follows several
             dimensions, or the calibration knows nothing of preferences.
         """
-        results: list[BesideNext | None] = [None] * len(ranked)
+        results: list[OverNext | None] = [None] * len(ranked)
         model = None if self.calibration is None or len(by) != 1 else self.calibration.dimensions[by[0]].three_way
         for position, (response, following) in enumerate(itertools.pairwise(ranked)):
             if model is not None and isinstance(response.found, Assessment) and isinstance(following.found, Assessment):
                 estimate = preference(model, response.found.scores[by[0]], following.found.scores[by[0]])
-                results[position] = None if estimate is None else model.beside(estimate, max_error)
+                results[position] = None if estimate is None else model.over_next(estimate, max_error)
         return results
+
+    @property
+    def knows_levels(self) -> bool:
+        """Whether assessments have `levels`."""
+        return self._in_points and self.judge.settings.head in OF_LEVELS
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns of a table of its scores."""
-        return score_columns([dimension.name for dimension in self.dimensions], self.calibration)
+        names = [dimension.name for dimension in self.dimensions]
+        return score_columns(names, self.calibration, self.knows_levels)
 
     async def score_async(self, context, response, *, situation=None):
         """`score` in a thread, while the event loop goes on."""
@@ -356,7 +362,9 @@ class Scorer:
             for dimension, (points, *errors), abstained in zip(dimensions, rows, result.abstained.tolist(), strict=True)
         }
         seconds = scored.facts[-1].seconds if scored.facts else math.nan
-        return Assessment(scores, cautions(scored.facts, domain) if scored.facts else (), scored.windows, seconds)
+        levels = scored.outcome.levels(dimensions) if self.knows_levels else None
+        warnings = cautions(scored.facts, domain) if scored.facts else ()
+        return Assessment(scores, warnings, scored.windows, seconds, levels)
 
     def check_clip(self, audio: Audio) -> None:
         """Check that the judge can read this clip.

@@ -53,13 +53,14 @@ COMPARED = "200"
 DRAWN = "all, drawn folds"
 FOLDS, SEEDS, RESAMPLES = 5, 5, 2_000
 COVERAGE = 0.9
-METHODS = {
+Method = tuple[bool, BuiltHeadInput, bool]
+"""Whether states of the language model are read, what is read of the clips, and whether only ridge may be chosen."""
+METHODS: Mapping[str, Method] = {
     "language model, ridge": (True, BuiltHeadInput(), True),
     "audio encoder, ridge": (False, BuiltHeadInput("all_layers"), True),
     "measures of the signal": (False, BuiltHeadInput("none", functionals=True), False),
     "probe": (True, BuiltHeadInput("all_layers", functionals=True), False),
 }
-"""Whether states of the language model are read, what is read of the clips, and whether only ridge may be chosen."""
 QUIET = {"logger": False, "enable_progress_bar": False}
 ADAPTERS: Mapping[str, Mapping[str, Any]] = {
     "adapters": {},
@@ -109,7 +110,10 @@ def activations_of(dataset: PairDataset, judge: EmpathyJudge, file: Path) -> Act
                 layers, functionals = judge.head_input.raw(encoded)
                 assert layers is not None
                 assert functionals is not None
-                states = judge.pool_states(judge.backbone.hidden_states(encoded), encoded)
+                if judge.backbone.untrained_states:  # no probe reads them
+                    states = torch.zeros(len(layers), judge.backbone.hidden_size)
+                else:
+                    states = judge.pool_states(judge.backbone.hidden_states(encoded), encoded)
                 batches.append((states.numpy(), layers.numpy(), functionals.numpy()))
         states, layers, functionals = (np.concatenate(parts) for parts in zip(*batches, strict=True))
         assert len(states) == len(rows), "a clip cannot be used"
@@ -156,14 +160,14 @@ class Study:
         self._layers = activations.layers.shape[2], activations.layers.shape[4]
 
     def predict(
-        self, method: str, train: Sequence[Pair], test: Sequence[Pair], seed: int, with_reach: bool
+        self, method: Method, train: Sequence[Pair], test: Sequence[Pair], seed: int, with_reach: bool
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Scores of the test pairs `(pairs, dimensions)`; and, if asked for, how far from them a score is at most for
         `COVERAGE` of people's means: the quantile of residuals of training pairs whose group was left out."""
         pairs = shuffled(train, seed)
         targets = self.human.loc[[pair.pair_id for pair in pairs]].to_numpy(float)
         groups = np.array([pair.response_speaker for pair in pairs])
-        states, settings, linear = METHODS[method]
+        states, settings, linear = method
         self.judge.head_input = HeadInput(settings, self.activations.states.shape[1], self._layers)
         reader = _StoredReader(self.judge, self.activations, states)
         if settings.of_clips:
@@ -280,7 +284,9 @@ def run(name: str, options: argparse.Namespace, until: float) -> None:
                     scores = train_and_predict(ADAPTERS[method], plan["train"], plan["test"], plan["seed"], folder)
                 else:
                     with_reach = method == "probe" and plan["size"] == "all" and plan["seed"] == 0
-                    scores, block_scale = study.predict(method, plan["train"], plan["test"], plan["seed"], with_reach)
+                    scores, block_scale = study.predict(
+                        METHODS[method], plan["train"], plan["test"], plan["seed"], with_reach
+                    )
                 row = {
                     **dict(zip(("seed", "fold", "size", "method"), key, strict=True)),
                     "pairs": len(plan["train"]),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ..models.assessment import Assessment, Ranked
-    from ..models.three_way import BesideNext
+    from ..models.three_way import OverNext
     from ..scorer import Scorer
 
 _EXPECTED = "score: expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE"
@@ -216,7 +216,7 @@ class Rank(Printing, Loading):
             scorer.compared_on(names)
         context = _context(self.context)
         ranked = scorer.rank(context, self.responses, situation=self.situation, by=self.by)
-        verdicts = scorer.beside_next(ranked, names, self.max_error)
+        verdicts = scorer.over_next(ranked, names, self.max_error)
         if self.json:
             rows = [_ranked_row(self.responses[item.index], place, item) for place, item in enumerate(ranked, start=1)]
             found = [{**row, "over_next": odds and asdict(odds)} for row, odds in zip(rows, verdicts, strict=True)]
@@ -252,7 +252,7 @@ def _ranked_table(
     responses: Sequence[str],
     ranked: Sequence[Ranked],
     names: Sequence[str],
-    verdicts: Sequence[BesideNext | None],
+    verdicts: Sequence[OverNext | None],
 ) -> Table:
     """A ranking as a table for the terminal."""
     from ..eval.rendering import new_table

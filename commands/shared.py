@@ -53,10 +53,10 @@ class JudgeNames:
     """The help of an argument that names any judge, or several of them.
 
     Attributes:
-        judge, judges (JUDGE): judge folder, run folder, openai:MODEL, gemini:MODEL (with settings, as in
-            openai:gpt-audio-1.5,samples=5), scores:FILE, human:RATER (one rater against the others),
-            probe:JUDGE_OR_BACKBONE (a regression on what the frozen backbone hears), or a baseline: acoustic,
-            acoustic:egemaps, text, random, constant
+        judge, judges (JUDGE): judge folder, run folder, openai:MODEL, gemini:MODEL, qwen:MODEL (with settings, as in
+            openai:gpt-audio-1.5,samples=5), gemini-decision:MODEL, systemone:MODEL,base_url=..., hume: (decision
+            models), scores:FILE, human:RATER (one rater against the others), probe:JUDGE_OR_BACKBONE (a regression on
+            what the frozen backbone hears), or a baseline: acoustic, acoustic:egemaps, text, random, constant
     """
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from .audio import resample
 
@@ -58,6 +57,8 @@ def track(samples: np.ndarray) -> Track:
     Args:
         samples: Mono `(samples,)` at `RATE` Hz, at least one frame long.
     """
+    import torch  # takes seconds, which `agreement` and `plan`, without audio, should not wait for
+
     padded = torch.nn.functional.pad(torch.from_numpy(np.ascontiguousarray(samples)), (_WINDOW // 2, _WINDOW // 2))
     window = torch.hann_window(_WINDOW)
     lags = torch.arange(int(RATE / _HIGHEST), int(RATE / _LOWEST) + 1)

@@ -19,10 +19,10 @@ import pandas as pd
 
 from ..data_modules.errors import UserError
 from ..data_modules.parallel import progress
-from .compare import ranking_report
 from .frame import Frame, Panel, clusters_by
 from .judge_report import judge_report, with_draws
 from .overall import overall_report
+from .ranking import ranking_report
 from .report.base import SCHEMA_VERSION
 from .report.others import AnnotatorPair, TableCluster, TableDimension, TableJudge, TableReport
 from .report.people import PeopleReport

@@ -13,17 +13,15 @@ from ..data_modules.errors import UserError, shown
 from ..data_modules.schema import PairDataset
 from .dimension_report import response_lengths
 from .evaluate import Results, clusters_of, measure
-from .frame import Frame, Panel
+from .frame import Frame
 from .judges import Judge
 from .judges.opening import AnyJudge, open_judges
 from .judges.scores_file import ScoresFile
 from .measurement import Measurement, takes
+from .ranking import ranking_report
 from .report.base import SCHEMA_VERSION
-from .report.dataset import Compared, ComparisonReport, RankedJudge, Ranking, Report
+from .report.dataset import ComparisonReport, Ranking, Report
 from .results import measured_apart, results_frame, summary, summary_html, write_results
-from .statistics.agreement import spearman
-from .statistics.bootstrap import estimate
-from .statistics.significance import PairedDifference, compare_all, rank_judges, separation
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -124,53 +122,3 @@ def _measured_otherwise(judges: Sequence[Judge], evaluations: Sequence[Results])
         if earlier is not None and (there := measured_apart(earlier, evaluation.report.signature)):
             here = measured_apart(evaluation.report.signature, earlier)
             yield f"{judge.name}: its report was measured on {', '.join(there)}; here: {', '.join(here)}"
-
-
-_EXCHANGED_VALUES = 500_000_000  # permutations x groups
-_MOST, _FEWEST = 10_000, 1_000
-
-
-def ranking_report(panel: Panel) -> Ranking:
-    """The judges of a panel, ranked in significance clusters, and the comparison of every two."""
-    scores, human = panel.scores, panel.human
-    permutations = max(_FEWEST, min(_MOST, _EXCHANGED_VALUES // max(1, panel.draws.n_groups)))
-    comparisons = compare_all(scores, human, panel.draws, permutations=permutations, seed=panel.seed)
-    agreement = {name: estimate(spearman, score, human) for name, score in scores.items()}
-    tested = {
-        pair: (comparison.difference.value or 0.0, comparison.p)
-        for pair, comparison in comparisons.items()
-        if comparison.p is not None
-    }
-    ranking = rank_judges(agreement, tested)
-    return Ranking(
-        judges=tuple(
-            RankedJudge(judge=name, cluster=ranking.clusters.get(name), spearman=agreement[name].value, reason=reason)
-            for name, reason in {**dict.fromkeys(ranking.clusters), **ranking.unranked}.items()
-        ),
-        comparisons=tuple(
-            _compared(*pair, comparison, ranking.p.get(pair)) for pair, comparison in comparisons.items()
-        ),
-    )
-
-
-def _compared(first: str, second: str, found: PairedDifference, p_adjusted: float | None) -> Compared:
-    needed = separation(found)
-    return Compared(
-        first=first,
-        second=second,
-        n_items=found.difference.n,
-        n_groups=found.n_groups,
-        difference=found.difference,
-        p=found.p,
-        p_adjusted=p_adjusted,
-        permutations=found.permutations,
-        bootstrap_p=found.bootstrap_p,
-        williams_p=found.williams_p,
-        power=needed.power,
-        detectable_difference=needed.detectable_difference,
-        groups_needed=needed.groups_needed,
-        groups_low=needed.groups_low,
-        groups_high=needed.groups_high,
-        items_needed=needed.items_needed,
-        power_reason=needed.reason,
-    )

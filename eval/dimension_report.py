@@ -49,6 +49,7 @@ from .report.dimension import (
     Verdicts,
     VsSingleRater,
 )
+from .report.distribution import RatingDistribution
 from .report.people import Ceiling
 from .statistics.agreement import MIN_ITEMS, Statistic, bias, is_constant, mae, spearman
 from .statistics.bootstrap import Resamples, difference, estimate, estimate_share, estimates, spearmans
@@ -81,6 +82,7 @@ def dimension_report(
     usage: Usage | None,
     part: PairDataset,
     three_way: PreferenceModel | None,
+    rating_distribution: RatingDistribution | None,
 ) -> DimensionReport:
     """Everything about a dimension except checks and slices.
 
@@ -104,6 +106,7 @@ def dimension_report(
         verdicts=None if three_way is None else _verdicts(dimension, judged, items, part, three_way),
         length=_length_bias(judged, lengths),
         usage=usage,
+        rating_distribution=rating_distribution,
         **dict(judge_report(judged, scale, dimension.higher_is_better)),
     )
 

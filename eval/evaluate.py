@@ -17,9 +17,8 @@ from ..core.version import __version__
 from ..data_modules.audit import COLUMNS, known_columns, read_column, tag_columns
 from ..data_modules.errors import DataError, UserError, counted, shown
 from ..data_modules.schema import Dimension, Pair, PairDataset
-from ..models.score_table import ABSTAINED, WINDOWS
+from ..models.score_table import ABSTAINED, DISTRIBUTION, WINDOWS, levels_text
 from .checks import DEFAULT_CHECKS, Check, choose
-from .checks.pairs import group_of
 from .dimension_report import (
     MISSING,
     Lengths,
@@ -29,12 +28,13 @@ from .dimension_report import (
     response_lengths,
     slice_report,
 )
-from .frame import Frame, clusters_by
+from .frame import Frame, clusters_by, group_of
 from .judges import INTERVAL_COLUMNS, Judge, check_score_table, score_table
 from .judges.opening import AnyJudge, open_judges
 from .listening import VOICE_CHECK, WORDS_CHECK, voice_and_words
 from .measurement import Measurement, takes
 from .prompted_report import Answers, prompting_report
+from .rating_distribution import rating_distribution
 from .report.base import SCHEMA_VERSION
 from .report.dataset import Cluster, DatasetFacts, LeftOut, Report, Runtime
 from .report.dimension import SliceReport, VoiceAndWords
@@ -51,7 +51,7 @@ NOT_GIVEN = "(not given)"
 LEFT_OUT = "left out by the check"
 """The status, in a listening check, of a pair that the check cannot change."""
 
-_STATED = (*(name for ends in INTERVAL_COLUMNS.values() for name in ends), ABSTAINED, WINDOWS)
+_STATED = (*(name for ends in INTERVAL_COLUMNS.values() for name in ends), ABSTAINED, WINDOWS, DISTRIBUTION)
 
 _PARTS = [f"{VOICE_CHECK}_score", f"{WORDS_CHECK}_score"]
 
@@ -69,7 +69,7 @@ class Results:
         items: ``pair_id``, ``group_id``, ``dimension``, `DEFAULT_SLICES` and the columns that are sliced by,
             ``human_mean`` (NaN = not rated), ``n_raters``, ``score``, ``uncertainty`` (NaN = none), ``status``, and
             ``<check>_score`` per check; of a calibrated judge also its `judges.INTERVAL_COLUMNS` and, where it may
-            abstain, `judges.ABSTAINED`.
+            abstain, `judges.ABSTAINED`; of one that predicts how ratings spread ``levels``, a tuple of shares.
         dataset: What was judged.
     """
 
@@ -97,7 +97,7 @@ class Results:
 
         files: dict[str, Any] = {
             REPORT_FILE: self.report,
-            ITEMS_FILE: self.items,
+            ITEMS_FILE: _in_text(self.items),
             "results.csv": self.to_frame(),
             "agreement.md": pages.markdown_report(self.report),
             pages.PAGE_FILE: pages.render_page(self.report, self.items, self.dataset),
@@ -109,6 +109,14 @@ class Results:
 
     def _repr_html_(self) -> str:
         return summary_html([self.report])
+
+
+def _in_text(items: pd.DataFrame) -> pd.DataFrame:
+    """A table of items as a file has it."""
+    if DISTRIBUTION not in items:
+        return items
+    cells = [levels_text(own) if isinstance(own, tuple) else None for own in items[DISTRIBUTION]]
+    return items.assign(**{DISTRIBUTION: cells})
 
 
 @takes(Measurement)
@@ -236,6 +244,7 @@ def measure(
                 prompted.get(dimension.name),
                 part,
                 getattr(judge, "three_way", {}).get(dimension.name),
+                rating_distribution(dimension, *judged_items[dimension.name], dataset, split),
             )
             for dimension, items in zip(dimensions, tables, strict=True)
         },

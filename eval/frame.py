@@ -18,10 +18,9 @@ import pandas as pd
 
 from ..data_modules.errors import DataError, UserError, shown
 from ..data_modules.ratings import LARGEST, RatingTable
-from ..data_modules.schema import PairDataset
+from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.steps import same_scores
 from ..data_modules.tables import full_mapping, read_table
-from .checks.pairs import group_of
 from .statistics.agreement import Statistic, spearman
 from .statistics.bootstrap import Interval, Resamples, estimate
 from .statistics.reliability import Reliability, affordable_draws, measure
@@ -32,6 +31,11 @@ there is none; ``cluster`` is the unit that intervals draw, and permutations exc
 
 TABLE_COLUMNS = ("item", "annotator", "dimension", "score", "dataset", "group", "system")
 """Columns of a table; the first four are required."""
+
+
+def group_of(pair: Pair) -> str:
+    """The group of a pair; a pair without one is a group of its own."""
+    return pair.group_id or pair.pair_id
 
 
 @dataclass(frozen=True, eq=False)

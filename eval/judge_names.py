@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 
 from ..data_modules.errors import UserError
 from ..models.hub import is_judge, require_backbone, require_judge
 
-PROVIDERS = ("openai", "gemini")
+PROVIDERS = ("openai", "gemini", "qwen", "gemini-decision", "systemone", "hume")
 """Providers of prompted judges, written ``PROVIDER:MODEL``; settings follow, each after a comma."""
 PROBE, SCORES, HUMAN = "probe:", "scores:", "human:"
 """Prefixes of the judge or backbone behind a probe, of a file of scores, and of a rater."""
@@ -41,6 +43,17 @@ def require_judges(specs: Iterable[str], backbone: str | None = None) -> None:
             if not Path(spec).exists():
                 raise UserError(
                     f"judge {spec!r}: expected a judge folder, a run folder, openai:MODEL, gemini:MODEL, "
-                    f"probe:JUDGE_OR_BACKBONE, scores:FILE, human:RATER, {', '.join(BASELINES)}"
+                    f"probe:JUDGE_OR_BACKBONE, scores:FILE, human:RATER, {', '.join(BASELINES)}{_hint(spec)}"
                 )
             require_judge(Path(spec), backbone)
+
+
+def _hint(spec: str) -> str:
+    """What may have been meant by the name of a vendor that is none here."""
+    vendor, colon, model = spec.partition(":")
+    if not (colon and re.fullmatch(r"[A-Za-z][\w.-]+", vendor)) or model.startswith(("/", "\\")):
+        return ""
+    alike = get_close_matches(vendor.lower(), PROVIDERS, n=1)
+    if alike:
+        return f"; or {alike[0]}:{model}?"
+    return f"; a server with OpenAI's protocol is openai:{model},base_url=https://HOST/v1"

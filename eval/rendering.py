@@ -68,6 +68,11 @@ def p_value(p: float | None) -> str:
     return NONE if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
+def fine(value: float | None) -> str:
+    """A number that may be small, with three digits."""
+    return NONE if value is None else f"{value:.3g}".replace("-", "−")
+
+
 def dollars(amount: float | None) -> str:
     """An amount of money, small ones with as many digits as they need."""
     if amount is None:
@@ -128,7 +133,7 @@ STYLE = read("page.css")
 """The style sheet of every page."""
 
 _FORMATS = (
-    number, signed, percent, plain, p_value, dollars, seconds, counted, listed, ranged, effective_raters,
+    number, signed, percent, plain, fine, p_value, dollars, seconds, counted, listed, ranged, effective_raters,
     counted_statuses, markdown,
 )  # fmt: skip
 

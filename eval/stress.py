@@ -29,7 +29,7 @@ from ..models.backbones.qwen2_audio import WhisperTowerModel
 from ..models.judge import EmpathyJudge
 from ..scorer import Scorer
 from .checks import recording, voice
-from .checks.pairs import group_of
+from .frame import group_of
 from .judges.trained import TrainedJudge
 from .report.base import SCHEMA_VERSION
 from .report.others import StressReport, StressResult, StressVerdict

@@ -99,11 +99,13 @@ def failed_questions(reports: Iterable[Report]) -> list[str]:
 
 
 def notes(report: Report) -> list[str]:
-    """Sentences on pairs read in windows, on cost and answers of prompting, on verdicts and on length bias."""
+    """Sentences on pairs read in windows, on cost and answers of prompting, on predicted shares of raters, on verdicts
+    and on length bias."""
     several = len(report.dimensions) > 1
     lines = sentences("in_windows", report=report) + sentences("prompted", report=report)
     for name, result in report.dimensions.items():
-        dimension_lines = sentences("verdicts", found=result.verdicts) + sentences("length", length=result.length)
+        dimension_lines = sentences("distribution", found=result.rating_distribution)
+        dimension_lines += sentences("verdicts", found=result.verdicts) + sentences("length", length=result.length)
         lines += [f"{name}: {sentence}" if several else sentence for sentence in dimension_lines]
     return lines
 

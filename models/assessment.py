@@ -104,12 +104,16 @@ class Assessment:
         windows: In which the pair was read, those of the response times those of each context turn: 1 = its clips were
             read as a whole, more = one is longer than the backbone reads at once.
         seconds: Duration of the response; NaN = not measured.
+        levels: By dimension the share of raters that the judge expects at each step of the scale, the lowest first;
+            None where its head gives no distribution. The shares are those of the head: a calibration moves scores and
+            not them, so that their mean may differ from a calibrated score.
     """
 
     scores: dict[str, Score]
     warnings: tuple[Caution, ...] = ()
     windows: int = 1
     seconds: float = math.nan
+    levels: dict[str, tuple[float, ...]] | None = None
 
     @property
     def points(self) -> dict[str, float]:

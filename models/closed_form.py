@@ -64,6 +64,14 @@ class Solution:
     weights: np.ndarray  # `(landmarks or features, dimensions)`
     bias: np.ndarray  # `(dimensions,)`
     record: Mapping[str, Any]  # what was chosen and how well it did on groups left out; fits strict JSON
+    # standard deviation of single ratings around what is predicted for groups left out, rating points `(dimensions,)`;
+    # None = unknown
+    spread: np.ndarray | None = None
+
+    @property
+    def unexplained(self) -> float:
+        """Squared error on groups left out, as a share of the variance of the targets; the mean over dimensions."""
+        return self.record["unexplained"][_name(self.record["width"], self.record["omits_first"])]
 
     def in_words(self, dimensions: Sequence[Dimension]) -> str:
         """What was chosen, in one line."""
@@ -71,7 +79,7 @@ class Solution:
             loss = f"log loss {self.record['log_loss']:.3f} on groups left out"
             return f"logistic regression of {counted(self.record['comparisons'], 'comparison')}, {loss}"
         width, omitted, ranks = self.record["width"], self.record["omits_first"], self.record["ranks"]
-        explained = 1 - self.record["unexplained"][_name(width, omitted)]
+        explained = 1 - self.unexplained
         penalties = zip(dimensions, self.record["penalty"], strict=True)
         return (
             f"{_name(width, False)} kernel on {self.record['pairs']} pairs"
@@ -126,8 +134,8 @@ def fit(
     Raises:
         ValueError: If a dimension has ratings of fewer than two groups.
     """
-    others_vary = bool(sample.features[:, blocks > 0].var(0).any())
-    omit = [False, True] if may_omit_first and others_vary else [False]
+    first_varies, others_vary = (bool(sample.features[:, part].var(0).any()) for part in (blocks == 0, blocks > 0))
+    omit = ([False, True] if first_varies else [True]) if may_omit_first and others_vary else [False]
     scales = {omitted: _block_scale(sample.features, blocks, omitted) for omitted in omit}
 
     def ranked(portion: FeatureBatch) -> np.ndarray:

@@ -14,8 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 from ..data_modules.errors import UserError, problem_of, shown
 from ..data_modules.json_text import parse_json
 from ..data_modules.schema import Dimension
-from .backbones.base import WeightForm
-from .settings import BuiltSettings
+from .settings import BuiltSettings, WeightForm
 
 Values = TypeVar("Values")
 STRICT = ConfigDict(strict=True, extra="forbid")

@@ -241,7 +241,8 @@ def _set_up(judge: EmpathyJudge, policy: str) -> str:
     read = settings.head_input
     of_clips = [read.audio, str(read.functionals)] if read.of_clips else []  # stored with the states
     norm = [] if settings.depth_norm else ["without the norm behind the last layer"]
-    return _hash(_VERSION, transformers.__version__, name, settings.attention, policy, *of_clips, *norm)
+    window = [] if settings.window_seconds is None else [f"a window of the clip and {settings.window_seconds:g} s"]
+    return _hash(_VERSION, transformers.__version__, name, settings.attention, policy, *of_clips, *norm, *window)
 
 
 def _weights(judge: EmpathyJudge, takes_part: Callable[[str], bool]) -> str:

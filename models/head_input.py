@@ -59,9 +59,9 @@ class Attention(Pooling):
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
-        self.score = nn.Linear(hidden_size, 1)
+        # softmax cancels a bias: its gradient would be rounding, which AdamW turns into steps
+        self.score = nn.Linear(hidden_size, 1, bias=False)
         nn.init.zeros_(self.score.weight)  # starts as the plain mean
-        nn.init.zeros_(self.score.bias)
 
     def forward(self, hidden: Tensor, attention_mask: Tensor, response_mask: Tensor) -> Tensor:
         real = attention_mask.bool()

@@ -52,9 +52,19 @@ class Prediction:
         return cls(score, None if deviation.isnan().all() else deviation)
 
     def each(self) -> list[Prediction]:
-        """Score and deviation of each pair, `(dimensions,)`, on the CPU."""
-        deviations = [None] * len(self.score) if self.deviation is None else self.deviation.cpu()
-        return [Prediction(*row) for row in zip(self.score.cpu(), deviations, strict=True)]
+        """Score, deviation and distribution of each pair, without the dimension of the batch, on the CPU."""
+        parts = self.score, self.deviation, self.log_probabilities
+        rows = ([None] * len(self.score) if part is None else part.cpu() for part in parts)
+        return [Prediction(*row) for row in zip(*rows, strict=True)]
+
+    def levels(self, dimensions: Sequence[Dimension]) -> dict[str, tuple[float, ...]] | None:
+        """Of one pair, the probability of each step of each scale, the lowest first, by the name of the dimension. They
+        sum to 1 in float64. None where a head predicts no distribution."""
+        if self.log_probabilities is None:
+            return None
+        probabilities = self.log_probabilities.double().exp()
+        rows = [row[: own.steps] for own, row in zip(dimensions, probabilities, strict=True)]
+        return {own.name: tuple((row / row.sum()).tolist()) for own, row in zip(dimensions, rows, strict=True)}
 
 
 def combine(predictions: Sequence[Prediction]) -> Prediction:
@@ -62,14 +72,17 @@ def combine(predictions: Sequence[Prediction]) -> Prediction:
     from it.
 
     The variance is the mean of the members' own variances, where heads have one, plus the variance of their scores
-    (divisor: members - 1), as in deep ensembles (Lakshminarayanan et al., 2017). It has no distribution over steps.
+    (divisor: members - 1), as in deep ensembles (Lakshminarayanan et al., 2017). The distribution over steps is the
+    mean of the members' distributions, whose mean is the score.
     """
     scores = torch.stack([prediction.score for prediction in predictions])
     variance = scores.var(0, correction=1)
     deviations = [prediction.deviation for prediction in predictions if prediction.deviation is not None]
     if deviations:
         variance = variance + torch.stack(deviations).square().mean(0)
-    return Prediction(scores.mean(0), variance.sqrt().clamp(min=_SMALLEST_DEVIATION))
+    own = [prediction.log_probabilities for prediction in predictions if prediction.log_probabilities is not None]
+    mixture = torch.stack(own).logsumexp(0) - math.log(len(own)) if own else None
+    return Prediction(scores.mean(0), variance.sqrt().clamp(min=_SMALLEST_DEVIATION), mixture)
 
 
 class ScaleRange(nn.Module):
@@ -122,9 +135,14 @@ class ScaleSteps(nn.Module):
         """Standard deviation of a wide bell on each scale, a quarter of its range, in rating points `(dimensions,)`."""
         return torch.where(self.exists, self.values - self.values[:, :1], 0).amax(-1) / 4
 
-    def bell(self, means: Tensor) -> Tensor:
-        """Log density, not normalised, of a wide bell around mean ratings `(dimensions,)`: `(dimensions, steps)`."""
-        return -0.5 * ((self.values - means[:, None]) / self.bell_width[:, None]).square()
+    def width(self, spread: Tensor | None) -> Tensor:
+        """The standard deviation of ratings from which a head starts, rating points `(dimensions,)`: that of a wide
+        bell where nothing is known, and at least half a step."""
+        return self.bell_width if spread is None else torch.maximum(spread, (self.values[:, 1] - self.values[:, 0]) / 2)
+
+    def bell(self, means: Tensor, spread: Tensor | None) -> Tensor:
+        """Log density, not normalised, of a bell around mean ratings `(dimensions,)`: `(dimensions, steps)`."""
+        return -0.5 * ((self.values - means[:, None]) / self.width(spread)[:, None]).square()
 
     def predict(self, log_probabilities: Tensor, thresholds: Tensor | None = None) -> Prediction:
         """Mean and standard deviation of distributions over the steps `(batch, dimensions, steps)`, whose values are
@@ -161,25 +179,26 @@ class Head(nn.Module):
         """The prediction from normalised features `(batch, features)`, float32."""
         raise NotImplementedError
 
-    def start_at(self, means: Tensor) -> None:
-        """Set the bias so that an untrained head predicts these mean ratings `(dimensions,)`."""
+    def start_at(self, means: Tensor, spread: Tensor | None = None) -> None:
+        """Set the bias so that an untrained head predicts these mean ratings, and that single ratings spread around
+        them with this standard deviation, where it predicts how they do; both in rating points `(dimensions,)`."""
         raise NotImplementedError
 
-    def per_point(self, means: Tensor) -> Tensor:
+    def per_point(self, means: Tensor, spread: Tensor | None = None) -> Tensor:
         """How much each output of the linear layer must rise for the score to rise by one rating point, near these mean
-        ratings `(dimensions,)`: `(dimensions, outputs of each)`."""
+        ratings and with this spread, both `(dimensions,)`: `(dimensions, outputs of each)`."""
         raise NotImplementedError
 
     @torch.no_grad()
-    def start_from(self, weights: Tensor, bias: Tensor, means: Tensor) -> None:
+    def start_from(self, weights: Tensor, bias: Tensor, means: Tensor, spread: Tensor | None = None) -> None:
         """Start from a fitted regression: scores rise with `bias + features @ weights`.
 
         Scores equal the regression near the mean ratings `(dimensions,)`, and keep its order everywhere; towards the
-        ends of a scale they flatten, as scores stay inside it. Weights `(features, dimensions)` and bias
-        `(dimensions,)` are in rating points.
+        ends of a scale they flatten, as scores stay inside it. Weights `(features, dimensions)`, bias and the spread of
+        single ratings `(dimensions,)` are in rating points.
         """
-        self.start_at(means)
-        rise = self.per_point(means)
+        self.start_at(means, spread)
+        rise = self.per_point(means, spread)
         self.linear.weight.copy_((rise[..., None] * weights.T[:, None]).flatten(0, 1))
         self.linear.bias.add_((rise * (bias - means)[:, None]).flatten())
 
@@ -197,10 +216,10 @@ class RegressionHead(Head):
         return Prediction(self.range.minimum + self.range.span * torch.sigmoid(self.linear(features)))
 
     @torch.no_grad()
-    def start_at(self, means: Tensor) -> None:
+    def start_at(self, means: Tensor, spread: Tensor | None = None) -> None:
         self.linear.bias.copy_(self.range.logits(means))
 
-    def per_point(self, means: Tensor) -> Tensor:
+    def per_point(self, means: Tensor, spread: Tensor | None = None) -> Tensor:
         return self.range.per_point(means)[:, None]
 
 
@@ -226,13 +245,13 @@ class GaussianHead(Head):
         return Prediction(self.range.minimum + self.range.span * torch.sigmoid(mean), deviation)
 
     @torch.no_grad()
-    def start_at(self, means: Tensor) -> None:
+    def start_at(self, means: Tensor, spread: Tensor | None = None) -> None:
         mean = self.range.logits(means)
         # The inverse of `softplus`: the deviation starts at about a sixth of the scale
         spread = torch.full_like(mean, math.log(math.expm1(_INITIAL_DEVIATION - _LEAST_DEVIATION)))
         self.linear.bias.copy_(torch.stack([mean, spread], dim=-1).flatten())
 
-    def per_point(self, means: Tensor) -> Tensor:
+    def per_point(self, means: Tensor, spread: Tensor | None = None) -> Tensor:
         rise = self.range.per_point(means)
         # The deviation stays the same for all pairs
         return torch.stack([rise, torch.zeros_like(rise)], -1)
@@ -253,12 +272,12 @@ class HistogramHead(Head):
         return self.steps.predict(torch.log_softmax(logits.masked_fill(~self.steps.exists, _LOWEST), dim=-1))
 
     @torch.no_grad()
-    def start_at(self, means: Tensor) -> None:
-        self.linear.bias.copy_(self.steps.bell(means).flatten())
+    def start_at(self, means: Tensor, spread: Tensor | None = None) -> None:
+        self.linear.bias.copy_(self.steps.bell(means, spread).flatten())
 
-    def per_point(self, means: Tensor) -> Tensor:
+    def per_point(self, means: Tensor, spread: Tensor | None = None) -> Tensor:
         # The bell moves
-        return (self.steps.values - means[:, None]) / self.steps.bell_width[:, None].square()
+        return (self.steps.values - means[:, None]) / self.steps.width(spread)[:, None].square()
 
 
 class CornHead(Head):
@@ -285,16 +304,16 @@ class CornHead(Head):
         return self.steps.predict(reached + stays, thresholds)
 
     @torch.no_grad()
-    def start_at(self, means: Tensor) -> None:
-        probabilities = self.steps.bell(means).masked_fill(~self.steps.exists, -torch.inf).softmax(-1)
+    def start_at(self, means: Tensor, spread: Tensor | None = None) -> None:
+        probabilities = self.steps.bell(means, spread).masked_fill(~self.steps.exists, -torch.inf).softmax(-1)
         reached = running_sum(probabilities.flip(-1)).flip(-1)
         # Off 0 and 1, where a logit is infinite
         further = (reached[:, 1:] / reached[:, :-1].clamp(min=1e-12)).clamp(1e-3, 1 - 1e-3)
         self.linear.bias.copy_(torch.logit(further).flatten())
 
-    def per_point(self, means: Tensor) -> Tensor:
+    def per_point(self, means: Tensor, spread: Tensor | None = None) -> Tensor:
         # All thresholds become easier to pass by the same amount
-        return (2 / self.steps.bell_width[:, None]).expand(-1, len(self.steps) - 1)
+        return (2 / self.steps.width(spread)[:, None]).expand(-1, len(self.steps) - 1)
 
 
 _HEADS: Mapping[HeadName, type[RegressionHead | GaussianHead | CornHead | HistogramHead]] = {

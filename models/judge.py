@@ -103,6 +103,7 @@ class EmpathyJudge(nn.Module):
                 weights,
                 deferred and settings.lora.method != "dora",  # which reads whole weights when it is made
                 settings.depth,
+                settings.window_seconds,
             )
         )
         if settings.depth is not None:
@@ -145,10 +146,19 @@ class EmpathyJudge(nn.Module):
         """Scores and what else the head knows of them `(pairs, dimensions)`, float32."""
         return self.head(self.pooled(inputs))
 
-    def pooled(self, inputs: Inputs) -> Tensor:
-        """What the head reads `(pairs, features)`, float32."""
+    def pooled(self, inputs: Inputs, untrained: bool = True) -> Tensor:
+        """What the head reads `(pairs, features)`, float32.
+
+        Args:
+            inputs: The pairs.
+            untrained: False = states that no pre-trained weights make (`Backbone.untrained_states`) are 0, and the
+                audio states, of which they would be made, are not read.
+        """
         inputs = inputs if inputs.clips is None else self.with_encoded_audio(inputs)
-        pooled = self.pool_states(self.backbone.hidden_states(inputs), inputs)
+        if untrained or not self.backbone.untrained_states:
+            pooled = self.pool_states(self.backbone.hidden_states(inputs), inputs)
+        else:
+            pooled = torch.zeros(len(inputs.input_ids), self.backbone.hidden_size, device=self.device)
         with torch.autocast(pooled.device.type, enabled=False):
             return self.head_input(pooled, inputs)
 

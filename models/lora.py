@@ -194,14 +194,17 @@ def elements(weight: nn.Parameter) -> int:
     return weight.numel() if state is None else state.shape.numel()
 
 
-def parameter_table(counts: Mapping[str, Count]) -> Table:
-    """Parameters and trainable parameters per part, to be printed before training."""
-    table = Table("part", "parameters", "trainable", "LoRA layers", title="What is trained")
-    for name, count in counts.items():
-        table.add_row(name, f"{count.parameters:,}", f"{count.trainable:,}", str(count.lora_layers))
-    fields = "parameters", "trainable", "lora_layers"
-    totals = (sum(getattr(count, field) for count in counts.values()) for field in fields)
-    table.add_row("all", *(f"{total:,}" for total in totals), style="bold")
+def parameter_table(counts: Mapping[str, Count], closed_form: bool = False) -> Table:
+    """Parameters and trainable parameters per part, to be printed before training; with `closed_form`, of a probe, of
+    which nothing is trained."""
+    title = "What is trained: nothing, the head is fitted in closed form" if closed_form else "What is trained"
+    table = Table("part", "parameters", "trainable", "LoRA layers", title=title)
+    rows = {
+        name: (own.parameters, 0 if closed_form else own.trainable, own.lora_layers) for name, own in counts.items()
+    }
+    for name, numbers in rows.items():
+        table.add_row(name, *(f"{number:,}" for number in numbers))
+    table.add_row("all", *(f"{sum(numbers):,}" for numbers in zip(*rows.values(), strict=True)), style="bold")
     return table
 
 

@@ -6,6 +6,7 @@ backbone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -54,6 +55,9 @@ class Rated:
     targets: np.ndarray  # mean ratings `(n, dimensions)`, NaN = not rated
     weights: np.ndarray  # weight of each target `(n, dimensions)`
     groups: np.ndarray  # pairs of one group stay in one fold `(n,)`
+    # variance of the ratings of a pair around its target, the mean over pairs, in squared rating points
+    # `(dimensions,)`; None = unknown
+    within: np.ndarray | None = None
 
 
 def shuffled(pairs: Sequence[Pair], seed: int) -> list[Pair]:
@@ -120,7 +124,15 @@ class Probe:
             ValueError: If a dimension has ratings of fewer than two groups.
         """
         portions = None if self._whole else (portion for _, portion in self._portions(self._rated.pairs))
-        return fit(self._sample, self._blocks, portions, **self._choice)
+        return self._spread(fit(self._sample, self._blocks, portions, **self._choice))
+
+    def _spread(self, solution: Solution) -> Solution:
+        """The solution with what is known of how ratings spread around it."""
+        rated = self._rated
+        if rated.within is None:
+            return solution
+        missed = solution.unexplained * np.nanvar(rated.targets, axis=0)
+        return replace(solution, spread=np.sqrt(rated.within + missed))
 
     def left_out(self, means: Tensor) -> Prediction:
         """Predictions for each of `sampled`, of heads that were not fitted to its group; kernel and penalty were also
@@ -130,7 +142,8 @@ class Probe:
         folds = GroupKFold(min(FOLDS, len(set(self._sample.groups.tolist()))), shuffle=True, random_state=0)
         # Whatever is chosen is chosen again without the fold, or its scores would be too good
         for fitted, rows in folds.split(self._sample.features, groups=self._sample.groups):
-            solution = fit(FeatureBatch(*(values[fitted] for values in self._sample)), self._blocks, **self._choice)
+            portion = FeatureBatch(*(values[fitted] for values in self._sample))
+            solution = self._spread(fit(portion, self._blocks, **self._choice))
             with torch.no_grad():
                 compared = torch.from_numpy(solution.compared(self._sample.features[rows])).float()
                 prediction = head_at(judge, solution, means)(compared)
@@ -144,7 +157,9 @@ def head_at(judge: EmpathyJudge, solution: Solution, means: Tensor) -> Head:
     """A head of the kind that a judge has, on the CPU, that predicts as the fitted solution; `means` = mean ratings
     `(dimensions,)`."""
     head = build_head(judge.settings.head, len(solution.weights), judge.dimensions, standardised=True)
-    head.start_from(torch.from_numpy(solution.weights).float(), torch.from_numpy(solution.bias).float(), means)
+    weights, bias = torch.from_numpy(solution.weights).float(), torch.from_numpy(solution.bias).float()
+    spread = None if solution.spread is None else torch.from_numpy(solution.spread).float()
+    head.start_from(weights, bias, means, spread)
     return head
 
 
@@ -160,12 +175,18 @@ def without_adapters(settings: JudgeSettings) -> JudgeSettings:
 
 
 class ClipReader:
-    """A `Reader` in one process that encodes each clip once; pairs whose audio cannot be used are left out."""
+    """A `Reader` in one process that encodes each clip once; pairs whose audio cannot be used are left out.
+
+    Of an encoder without a language model no audio states are kept, which take megabytes a second (all layers), but
+    their statistics alone, some kilobytes a clip: a probe reads nothing else, since the fusion is untrained.
+    """
 
     def __init__(self, judge: EmpathyJudge, store: DiskStore | None = None) -> None:
         """See `Predictor` for the arguments."""
         self.judge = judge
-        self._encoder = Predictor(judge, _BATCH, store)
+        statistics = judge.backbone.untrained_states
+        kept = {"kept_bytes": math.inf} if statistics else {}
+        self._encoder = Predictor(judge, _BATCH, store, statistics_alone=statistics, **kept)
 
     def inputs(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], Inputs]]:
         """Pairs whose audio can be used, in batches, and what the judge reads of them, on its device."""
@@ -186,4 +207,4 @@ class ClipReader:
     @torch.inference_mode()
     def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
         for usable, inputs in self.inputs(pairs):
-            yield usable, self.judge.pooled(inputs).cpu().double().numpy()
+            yield usable, self.judge.pooled(inputs, untrained=False).cpu().double().numpy()

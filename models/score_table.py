@@ -25,6 +25,9 @@ OK = "ok"
 """The status of a row with a score; any other status says in words why there is none."""
 
 # Columns of a long table; a wide one has each of them once for each dimension, as `NAME_abstained`
+DISTRIBUTION = "levels"
+"""Of judges that predict how ratings spread: the share of raters at each step of the scale, the lowest first. Numbers
+joined by `;` in files (`levels_text`)."""
 ABSTAINED = "abstained"
 """Of judges that may abstain: True where the judge abstains; the row still has its score."""
 SCORE_COLUMNS = (PAIR_ID, "dimension", "score", "uncertainty", STATUS, "meta")
@@ -45,22 +48,24 @@ class LongCells(NamedTuple):
     dimension: str | None  # None = in the column `dimension`
     score: str
     uncertainty: str
+    levels: str
 
 
-def score_columns(names: Sequence[str], calibration: Calibration | None) -> tuple[Column, ...]:
+def score_columns(names: Sequence[str], calibration: Calibration | None, levels: bool = False) -> tuple[Column, ...]:
     """The columns of what a judge of these dimensions says of a response.
 
     Its dimensions; of a calibrated judge then of each `NAME_standard_error`, `NAME_low` and `NAME_high`, and where it
-    may abstain `NAME_abstained` (true = too unsure to be asked); then `NAME_label`, the nearest of five words, empty
-    where scores are no rating points; `warnings`, codes of `Caution` joined by `;`, mostly empty; and `windows` and
-    `seconds` as in `Assessment`.
+    may abstain `NAME_abstained` (true = too unsure to be asked); of one with `levels` then `NAME_levels`; then
+    `NAME_label`, the nearest of five words, empty where scores are no rating points; `warnings`, codes of `Caution`
+    joined by `;`, mostly empty; and `windows` and `seconds` as in `Assessment`.
     """
     calibrated: list[Column] = []
     if calibration is not None:
         for name in names:
             calibrated += [Column(f"{name}_{kind}", "number") for kind in ("standard_error", "low", "high")]
             calibrated += [Column(f"{name}_{ABSTAINED}", "flag")] if calibration.abstains else []
-    labels = [Column(f"{name}_label", "text") for name in names]
+    labels = [Column(f"{name}_{DISTRIBUTION}", "text") for name in names if levels]
+    labels += [Column(f"{name}_label", "text") for name in names]
     last = (Column("warnings", "text"), Column(WINDOWS, "count"), Column("seconds", "number"))
     return (*(Column(name, "number") for name in names), *calibrated, *labels, *last)
 
@@ -82,6 +87,7 @@ def flat_scores(found: Assessment, columns: Iterable[Column]) -> dict[str, Value
         for kind, value in numbers.items():
             values[f"{name}{kind}"] = None if value is None else round(value, DECIMALS)
         values[f"{name}_{ABSTAINED}"], values[f"{name}_label"] = score.abstained, score.label
+        values[f"{name}_{DISTRIBUTION}"] = None if found.levels is None else levels_text(found.levels[name])
     return {column.name: values[column.name] for column in columns}
 
 
@@ -90,6 +96,16 @@ def long_cells(columns: Collection[str]) -> list[LongCells]:
     # a wide table has a label for each dimension, and rows without scores
     wide = STATUS in columns and "dimension" not in columns
     names = [name for name in columns if wide and f"{name}_label" in columns]
-    return [LongCells(name, name, f"{name}_standard_error") for name in names] or [
-        LongCells(None, "score", "uncertainty")
+    return [LongCells(name, name, f"{name}_standard_error", f"{name}_{DISTRIBUTION}") for name in names] or [
+        LongCells(None, "score", "uncertainty", DISTRIBUTION)
     ]
+
+
+def are_shares(levels: Sequence[float]) -> bool:
+    """Whether these are shares of a whole: none below 0, and a sum of 1, within a hundredth for what was rounded."""
+    return all(share >= 0 for share in levels) and abs(sum(levels) - 1) <= 0.01
+
+
+def levels_text(levels: Iterable[float]) -> str:
+    """Shares as one cell of a file: `0.050000;0.150000;0.800000`."""
+    return ";".join(f"{share:.{DECIMALS}f}" for share in levels)

@@ -51,7 +51,7 @@ _STATUSES = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUDA er
 class ScoredPair(NamedTuple):
     """A pair after its pass through the judge."""
 
-    # score and deviation as the head makes them, each `(dimensions,)`, or what is wrong with the audio
+    # score, deviation and distribution as the head makes them, or what is wrong with the audio
     outcome: Prediction | AudioError
     # of each clip that can be used, the response last; empty unless clips are measured
     facts: tuple[ClipFacts, ...] = ()
@@ -88,8 +88,9 @@ class Predictor:
         batch_size: int = 16,
         store: DiskStore | None = None,
         measures: bool = False,
-        kept_bytes: int = KEPT_BYTES,
+        kept_bytes: float = KEPT_BYTES,
         windows: bool = True,
+        statistics_alone: bool = False,
     ) -> None:
         """Put the judge to work.
 
@@ -102,7 +103,10 @@ class Predictor:
             kept_bytes: Bytes of audio states that stay in memory, for clips that come again.
             windows: Whether clips above the maximum audio length are read in windows (`JudgeSettings.long_clips`);
                 False = they are refused.
+            statistics_alone: Whether audio states are dropped as soon as their statistics are taken: `encode` returns
+                windows with states of width 0, which only `EmpathyJudge.clip_features` can use.
         """
+        self._statistics_alone = statistics_alone
         self.judge, self.batch_size, self.windows = judge, batch_size, windows
         self.long_clips: LongClips = "window" if windows else "refuse"
         self._measures, self._most_bytes = measures, kept_bytes
@@ -116,7 +120,7 @@ class Predictor:
         self._turn = threading.Lock()
 
     def predict(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Prediction | AudioError]]:
-        """Each pair, in order, with score and deviation as the head makes them, not calibrated `(dimensions,)`."""
+        """Each pair, in order, with its prediction as the head makes it, not calibrated `(dimensions,)`."""
         for scored in self.run(pairs):
             assert scored.pair is not None
             yield scored.pair, scored.outcome
@@ -208,6 +212,7 @@ class Predictor:
             unmeasured = self._measures and facts is None
             try:
                 if states is None and self._store is not None and (states := self._store.get(source, self.long_clips)):
+                    states = self._kept(states)
                     self._cache((member, key), states)
                 windows = self.judge.decode(source, self.long_clips) if states is None or unmeasured else []
             except AudioError as error:
@@ -235,11 +240,23 @@ class Predictor:
                 reason = f"clip of {seconds:.1f} s: too long for the memory of {device}"
                 result.failed[source] = AudioError(reason, "too large for the memory")
                 continue
-            result.states[source] = encoded
-            self._cache(key, encoded)
             if self._store is not None:
                 self._store.put(source, encoded)
+            result.states[source] = encoded = self._kept(encoded)
+            self._cache(key, encoded)
         return result
+
+    def _kept(self, encoded: EncodedClip) -> EncodedClip:
+        """What stays of a clip."""
+        if not self._statistics_alone:
+            return encoded
+        # copies: a view would hold the states, or the statistics, of the whole batch
+        return [
+            window._replace(
+                states=window.states[:, :0].clone(), layers=None if window.layers is None else window.layers.clone()
+            )
+            for window in encoded
+        ]
 
     def _cache(self, key: Hashable, encoded: EncodedClip) -> None:
         size = sum(tensor.nbytes for window in encoded for tensor in window if isinstance(tensor, torch.Tensor))

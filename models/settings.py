@@ -15,13 +15,18 @@ Attention = Literal["eager", "sdpa", "flash_attention_2"]
 """Attention kernels that `transformers` knows."""
 Quantization = Literal["none", "nf4"]
 """How the linear layers of the language model are stored: as they are, or in 4 bits (Dettmers et al., 2023)."""
+WeightForm = Literal["none", "nf4", "int8"]
+"""As `Quantization`, or in 8 bits with one scale for each row: of what is exported, never of what is trained."""
 PartName = Literal["language_model", "projector", "audio_tower", "fusion"]
 """`fusion`: cross-attention of context and response where there is no language model, without pre-trained weights."""
 PoolingName = Literal["last_token", "response_mean", "attention"]
 HeadName = Literal["regression", "gaussian", "corn", "histogram"]
+OF_LEVELS: tuple[HeadName, ...] = ("corn", "histogram")
+"""Heads that give a probability for every step of a scale."""
 LongClips = Literal["refuse", "window"]
 MOST_RANK = 4_096  # the rank of the largest backbones' matrices: a larger one gains nothing
 MOST_LANDMARKS = 5_000
+MOST_WINDOW = 30.0
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,9 @@ class JudgeSettings:
         head_input: What the head reads in addition to that vector.
         head: Head: regression (a number), gaussian (a number and its deviation), corn (thresholds between the steps of
             the scale), histogram (the distribution of ratings over the steps).
+        window_seconds: Of an encoder whose window is fixed (Whisper: 30 s of clip and silence): the seconds of silence
+            that follow a clip, rounded up so that clip and silence last whole seconds. A short clip then costs what it
+            lasts, and its states are a little others. By default the whole window.
         long_clips: Training clips above the maximum audio length of the backbone. refuse: an error. window: cut them
             into the fewest windows of equal length; a pair is read once per combination of windows of its clips, and
             the head reads the mean, weighted by seconds of voice. Scoring cuts them by default.
@@ -143,8 +151,11 @@ class JudgeSettings:
     head_input: HeadInputSettings = field(default_factory=HeadInputSettings)
     head: HeadName = "regression"
     long_clips: LongClips = "refuse"
+    window_seconds: float | None = None
 
     def __post_init__(self) -> None:
+        if self.window_seconds is not None and not 0 <= self.window_seconds <= MOST_WINDOW:
+            raise UserError(f"judge.window_seconds {self.window_seconds:g}; expected 0 to {MOST_WINDOW:g}, or null")
         depth = self.depth
         if depth is None or (isinstance(depth, int) and depth >= 1) or (isinstance(depth, float) and 0 < depth <= 1):
             return

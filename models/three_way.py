@@ -53,7 +53,7 @@ class Preference(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class BesideNext:
+class OverNext:
     """What people will say of a response and the next one of an order: probabilities that they prefer it, prefer the
     next one, or see no difference, and the verdict."""
 
@@ -102,12 +102,12 @@ class PreferenceModel:
         bound = self.decided_above[MAX_ERRORS.index(max_error)]
         return preference.likeliest if bound is not None and max(preference) >= bound else None
 
-    def beside(self, preference: Preference, max_error: float | None = None) -> BesideNext:
+    def over_next(self, preference: Preference, max_error: float | None = None) -> OverNext:
         """As `verdict`, for a response (the first) and the next one of an order."""
         words: Mapping[Verdict | None, Any] = {
             "first": "better", "second": "worse", "no difference": "no difference", None: "undecided",
         }  # fmt: skip
-        return BesideNext(*preference, words[self.verdict(preference, max_error)])
+        return OverNext(*preference, words[self.verdict(preference, max_error)])
 
 
 def probabilities(difference: np.ndarray, error: np.ndarray, factor: float, tie_width: float) -> np.ndarray:

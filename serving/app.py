@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,19 @@ from ..eval.rendering import STYLE, render
 from ..models.assessment import Assessment, Scale, in_order, reward_of
 from ..scorer import Scorer
 from . import schemas
-from .forms import Form, RankForm, RewardForm, ScoreForm, request_body
+from .forms import RankForm, RewardForm, ScoreForm, request_body
 from .origins import OriginCheck
 from .records import Recorder, record_of
 from .schemas import Problem, responses
 from .service import Judged, Service
 from .settings import MAX_SITUATION, ServiceSettings
+from .systemone import DecisionForm, DecisionRequest, answers_of
 
 _BEARER = HTTPBearer(auto_error=False, description="The token of this service.")
-_ABOUT = """Scores how well the voice of a spoken response fits its context. Clips are sent as files in a form; nothing
-is kept. Errors always have the form `{"error": {"code", "message"}}`, also where a request is no HTTP/1.1 or has a head
-that is too large (431). A body in very many small pieces gets 400. The page at `/` does the same by hand."""
+_ABOUT = """Scores how well the voice of a spoken response fits its context. Clips are sent as files in a form, or to
+`/v1/systemone` as data URLs; nothing is kept. Errors always have the form `{"error": {"code", "message"}}`, also where
+a request is no HTTP/1.1 or has a head that is too large (431). A body in very many small pieces gets 400. The page at
+`/` does the same by hand."""
 
 
 def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = None) -> FastAPI:
@@ -61,38 +63,40 @@ def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = No
     app.add_middleware(Recorder, finished=service.finished, is_stopping=lambda: service.is_stopping)
     guarded = [Depends(_token_check(settings.token))] if settings.token is not None else []
 
-    def scoring(name: str, summary: str, form: type[Form]) -> Callable[[Any], Any]:
-        """A route that takes a form and scores what is in it."""
+    def scoring(
+        name: str, summary: str, body: dict[str, Any], errors: Sequence[int] = schemas.SCORING_ERRORS
+    ) -> Callable[[Any], Any]:
+        """A route that takes a request with such a body and scores what is in it."""
         return app.post(
             f"/v1/{name}",
             summary=summary,
             operation_id=name,
             dependencies=guarded,
-            openapi_extra=request_body(form),
-            responses=responses(*schemas.SCORING_ERRORS, token=token),
+            openapi_extra=body,
+            responses=responses(*errors, token=token),
         )
 
-    @scoring("score", "Score one response", ScoreForm)
+    @scoring("score", "Score one response", request_body(ScoreForm))
     async def score(request: Request) -> schemas.Scored:
         judged = await service.answer(request, ScoreForm)
         (assessment,) = judged.assessments
-        return schemas.Scored(**_answer_of(judged), **_scores_of(assessment))
+        return schemas.Scored(**_answer_of(judged), **_scores_of(assessment), levels=assessment.levels)
 
-    @scoring("rank", "Rank several responses to one context", RankForm)
+    @scoring("rank", "Rank several responses to one context", request_body(RankForm))
     async def rank(request: Request) -> schemas.Ranking:
         judged = await service.answer(request, RankForm)
         ranked = in_order(judged.assessments, judged.dimensions)
-        over_next = judged.judge.scorer.beside_next(ranked, judged.dimensions, judged.form.max_error)
+        over_next = judged.judge.scorer.over_next(ranked, judged.dimensions, judged.form.max_error)
         return schemas.Ranking(
             **_answer_of(judged),
             dimension=judged.dimensions[0],
             ranking=[
-                schemas.Ranked(response=item.index + 1, **_scores_of(judged.assessments[item.index]), over_next=beside)
-                for item, beside in zip(ranked, over_next, strict=True)
+                schemas.Ranked(response=item.index + 1, **_scores_of(judged.assessments[item.index]), over_next=verdict)
+                for item, verdict in zip(ranked, over_next, strict=True)
             ],
         )
 
-    @scoring("reward", "Rewards of several responses to one context, for the training of a policy", RewardForm)
+    @scoring("reward", "Rewards of several responses to one context, to train a policy", request_body(RewardForm))
     async def reward(request: Request) -> schemas.Rewards:
         judged = await service.answer(request, RewardForm)
         form, dimensions = judged.form, judged.dimensions
@@ -115,6 +119,32 @@ def create_app(load: Callable[[], Scorer], settings: ServiceSettings | None = No
                 for number, (key, reward) in enumerate(zip(form.keys, rewards, strict=True), start=1)
             ],
         )
+
+    @scoring("systemone", "Answer questions, as decision models do", DecisionRequest.body(), schemas.DECISION_ERRORS)
+    async def systemone(request: Request) -> schemas.Decision:
+        if not service.judge.scorer.knows_levels:
+            raise Problem("no_distribution")
+        judged = await service.answer(request, DecisionForm)
+        (assessment,) = judged.assessments
+        asked = judged.form.asked(judged.judge.scorer.dimensions)
+        return schemas.Decision(
+            **_answer_of(judged),
+            model=judged.judge.id.name,
+            answers=answers_of(judged.form, asked, assessment),
+            warnings=assessment.warnings,
+        )
+
+    @app.get(
+        "/v1/models",
+        summary="The judge as a model, for clients of decision models",
+        operation_id="models",
+        dependencies=guarded,
+        responses=responses(503, token=token),
+    )
+    async def models() -> schemas.Models:
+        names = ", ".join(dimension.name for dimension in service.judge.scorer.dimensions)
+        about = f"Expected shares of raters of {names}, heard in the voice of the last clip"
+        return schemas.Models(models=[schemas.Model(name=settings.name, description=about, release_date="")])
 
     @app.get(
         "/v1/judge",

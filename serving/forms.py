@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.functional_validators import AfterValidator, BeforeValidator
@@ -21,7 +21,7 @@ from starlette.requests import Request
 from ..data_modules.numerals import parse_number
 from ..models.calibration import DEFAULT_LEVEL, LEVELS
 from ..models.three_way import MAX_ERRORS
-from .schemas import ClientGone, Problem
+from .schemas import ClientGone, Code, Problem
 from .settings import MAX_RESPONSES, MAX_SITUATION, MAX_TURNS, Limits
 
 _FILES = ("response", "context")
@@ -58,6 +58,9 @@ def _one_of(shares: Sequence[float], more: str = "") -> BeforeValidator:
 
 class Form(BaseModel):
     """What all routes that score take."""
+
+    MEDIA: ClassVar[str] = "multipart/form-data"
+    WRONG_MEDIA: ClassVar[Code] = "not_multipart"
 
     model_config = ConfigDict(extra="forbid")
 
@@ -150,10 +153,10 @@ def request_body(form: type[Form]) -> dict[str, Any]:
 def check_head(request: Request, form: type[Form], limits: Limits) -> None:
     """Refuse, before the body comes, what is no form, compressed or too large, or has a field in the address."""
     kind, options = parse_options_header(request.headers.get("content-type"))
-    if kind != b"multipart/form-data" or not options.get(b"boundary"):
-        raise Problem("not_multipart")
+    if kind != form.MEDIA.encode() or (form.MEDIA == Form.MEDIA and not options.get(b"boundary")):
+        raise Problem(form.WRONG_MEDIA)
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Problem("not_multipart", "Content-Encoding; expected none, send the form as it is")
+        raise Problem(form.WRONG_MEDIA, "Content-Encoding; expected none, send the body as it is")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limits.max_bytes:
         raise too_large(limits)
@@ -192,7 +195,7 @@ async def receive(request: Request, form: type[FormT], limits: Limits, count: Ca
         Problem: If it is too large, too slow, or not what is expected.
         ClientGone: If the client hung up.
     """
-    body = _body_of(request, limits, count)
+    body = body_of(request, limits, count)
     parser = _Parser(request.headers, body, max_files=_MAX_PARTS)
     try:
         sent = await parser.parse()
@@ -230,7 +233,7 @@ def too_large(limits: Limits) -> Problem:
     return Problem("too_large", f"the body is too large; expected at most {limits.max_bytes} bytes")
 
 
-async def _body_of(request: Request, limits: Limits, count: Callable[[int], None]) -> AsyncGenerator[bytes, None]:
+async def body_of(request: Request, limits: Limits, count: Callable[[int], None]) -> AsyncGenerator[bytes, None]:
     """The body of a request as it comes, within limits of time.
 
     `max_body_size` of Starlette would answer 413 in plain text, also where another error comes first.

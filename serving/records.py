@@ -25,7 +25,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .schemas import ClientGone, Problem
 
 LOGGER = logging.getLogger("empathy_judge.serving")
-ROUTES = ("/", "/v1/score", "/v1/rank", "/v1/reward", "/v1/judge", "/healthz", "/readyz", "/metrics", "/openapi.json")
+ROUTES = (
+    "/", "/v1/score", "/v1/rank", "/v1/reward", "/v1/systemone", "/v1/judge", "/v1/models", "/healthz", "/readyz",
+    "/metrics", "/openapi.json",
+)  # fmt: skip
 CLIENT_GONE = 499
 """Status in logs and metrics of a request whose client did not wait, as in nginx; it is never sent."""
 _KEY = "empathy_judge.record"

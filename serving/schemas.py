@@ -10,12 +10,12 @@ from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 
 from ..models.assessment import Caution, Scale, Score
-from ..models.three_way import BesideNext
+from ..models.three_way import OverNext
 
 Code = Literal[
     "bad_request", "unauthorized", "other_origin", "not_found", "method_not_allowed", "body_timeout", "too_large",
-    "not_multipart", "wrong_host", "invalid", "bad_audio", "busy", "head_too_large", "internal", "loading", "stopping",
-    "timeout",
+    "not_multipart", "not_json", "wrong_host", "invalid", "bad_audio", "busy", "head_too_large", "internal",
+    "no_distribution", "loading", "stopping", "timeout",
 ]  # fmt: skip
 ERRORS: Mapping[Code, tuple[int, str]] = {
     "bad_request": (400, "the form cannot be read: its end is missing"),
@@ -29,6 +29,7 @@ ERRORS: Mapping[Code, tuple[int, str]] = {
     "body_timeout": (408, "the body came too slowly; expected at most 60 s in all, 10 s of silence"),
     "too_large": (413, "the body is too large; expected at most 33554432 bytes"),
     "not_multipart": (415, "Content-Type; expected multipart/form-data with a boundary"),
+    "not_json": (415, "Content-Type; expected application/json"),
     "wrong_host": (
         421,
         "this service is not asked by that Host; expected an IP address, localhost, or a name of serve --allowed-hosts",
@@ -38,6 +39,10 @@ ERRORS: Mapping[Code, tuple[int, str]] = {
     "busy": (429, "too many requests wait; ask again in 2 s"),
     "head_too_large": (431, "the head of the request is too large; expected at most 16384 bytes"),
     "internal": (500, "the service failed; its log knows more of request 3f0c"),
+    "no_distribution": (
+        501,
+        "this judge predicts no distribution of ratings; expected one that was trained with --judge.head histogram",
+    ),
     "loading": (503, "the judge is still being loaded; ask again in 5 s, or wait until GET /readyz answers 200"),
     "stopping": (503, "the service is stopping; ask another one"),
     "timeout": (504, "no score within 60 s; ask again when the service is less busy"),
@@ -45,6 +50,7 @@ ERRORS: Mapping[Code, tuple[int, str]] = {
 """HTTP status of each code, and its message, or an example of one."""
 SCORING_ERRORS = (400, 403, 408, 413, 415, 422, 429, 500, 503, 504)
 """Statuses of the routes that score."""
+DECISION_ERRORS = (*SCORING_ERRORS, 501)
 
 
 class Problem(Exception):
@@ -106,6 +112,12 @@ class Scored(Answer):
 
     scores: dict[str, Score] = Field(description="By dimension.")
     warnings: tuple[Caution, ...]
+    levels: dict[str, tuple[float, ...]] | None = Field(
+        default=None,
+        exclude_if=lambda levels: levels is None,
+        description="By dimension, the share of raters expected at each step of the scale, the lowest first; left out "
+        "where the judge predicts no distribution.",
+    )
     windows: int = Field(description=_IN_WINDOWS)
 
 
@@ -116,7 +128,7 @@ class Ranked(BaseModel):
     scores: dict[str, Score]
     warnings: tuple[Caution, ...]
     windows: int = Field(description=_IN_WINDOWS)
-    over_next: BesideNext | None = Field(
+    over_next: OverNext | None = Field(
         description="What people will say of it and the next one; null = not known, or there is no next one."
     )
 
@@ -159,6 +171,55 @@ class Rewards(BaseModel):
     dimensions: list[str] = Field(description="What counted, equally.")
     deviations: float = Field(description="Standard errors by which each score was taken to be worse.")
     rewards: list[RewardOf]
+
+
+class ScoreAnswer(BaseModel):
+    """The answer to a question of type `score`."""
+
+    type: Literal["score"] = "score"
+    score: float = Field(description="Mean level, counted from 0: the mean of the probabilities.")
+    confidence: float = Field(
+        ge=0,
+        le=1,
+        description="By TypeSafe AI's formula: 1 less the mean distance from the most likely level, over that which "
+        "equal probabilities have from the middle of the scale; at least 0.",
+    )
+    legend: dict[str, str] = Field(description="Level -> its text in the request.")
+    probabilities: dict[str, float] = Field(description="Level -> the share of raters that is expected there.")
+    x_rating: float = Field(description="The score of `/v1/score`, rating points; calibrated where the judge is.")
+    x_standard_error: float | None = Field(description="Of it; null without calibration.")
+    x_low: float | None = Field(description="Lower end of its interval; null where it is unknown.")
+    x_high: float | None = Field(description="Upper end.")
+
+
+class NoTokens(BaseModel):
+    """What clients of the protocol expect to be billed for."""
+
+    input_tokens: Literal[0] = 0
+    output_tokens: Literal[0] = 0
+
+
+class Decision(Answer):
+    """The answers to questions about one response."""
+
+    model: str = Field(description="The name of the judge.")
+    answers: dict[str, ScoreAnswer] = Field(description="By the id of the question.")
+    usage: NoTokens = NoTokens()
+    warnings: tuple[Caution, ...] = Field(description="Reasons not to trust the answers; mostly none.")
+
+
+class Model(BaseModel):
+    """The judge as a model."""
+
+    name: str
+    description: str
+    release_date: str = Field(description="Empty: it is not known.")
+
+
+class Models(BaseModel):
+    """The models of the service: its judge."""
+
+    models: list[Model]
 
 
 class AboutDimension(BaseModel):

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Generic, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 from fastapi import FastAPI, Request
@@ -31,6 +31,7 @@ from .forms import Form, FormT, IntervalForm, RankForm, RewardForm, check_head, 
 from .records import LOGGER, Metrics, RequestRecord, record_of
 from .schemas import ClientGone, JudgeId, Problem, Seconds
 from .settings import ServiceSettings
+from .systemone import DecisionForm, receive_decision
 
 LOADING = "loading"
 """Name of the thread that loads the judge."""
@@ -127,6 +128,8 @@ class ServedJudge:
                 raise Problem("invalid", "level: this judge is not calibrated, it has no intervals; expected no level")
             if isinstance(form, RewardForm) and form.deviations:
                 raise Problem("invalid", "deviations: this judge is not calibrated; expected 0")
+        if isinstance(form, DecisionForm):
+            return [dimension.name for dimension in form.asked(self.scorer.dimensions).values()]
         named = form.dimension if isinstance(form, RankForm | RewardForm) else ""
         if named not in names and (named or (ranks and len(names) > 1)):
             none = "" if ranks else ", or none: then all count"
@@ -238,7 +241,8 @@ class Service:
         record, settings = record_of(request.scope), self.settings
         check_head(request, kind, settings)
         judge = self._admit(record)
-        form = await receive(request, kind, settings, functools.partial(self._received, record))
+        read: Any = receive_decision if issubclass(kind, DecisionForm) else receive
+        form: FormT = await read(request, kind, settings, functools.partial(self._received, record))
         self._stage(record, "receive", record.seconds)
         dimensions = judge.dimensions_of(form)
         # The last check before any work

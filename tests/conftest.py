@@ -198,9 +198,9 @@ def make_judge(backbone_folder) -> Callable[..., EmpathyJudge]:
     from empathy_judge.models.judge import EmpathyJudge
     from empathy_judge.models.settings import JudgeSettings, LoraSettings
 
-    scales = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10))  # which differ in both ends
+    own = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10))  # which differ in both ends
 
-    def make(lora: LoraSettings | None = None, seed: int = 1, **settings: Any) -> EmpathyJudge:
+    def make(lora: LoraSettings | None = None, seed: int = 1, scales: Any = own, **settings: Any) -> EmpathyJudge:
         settings = {"backbone": str(backbone_folder), **settings}
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)

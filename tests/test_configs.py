@@ -312,8 +312,10 @@ sys.exit(code)
 
 
 def test_every_number_of_a_recipe_has_a_range(parser):
-    """Those of LoRA, of what the head reads, of augmentation and the depth check themselves."""
-    elsewhere = r"judge\.lora\.|judge\.head_input\.|data\.augmentation\.|judge\.depth|trainer\.logger"
+    """Those of LoRA, of what the head reads, of augmentation, the depth and the window check themselves."""
+    elsewhere = (
+        r"judge\.lora\.|judge\.head_input\.|data\.augmentation\.|judge\.depth|judge\.window_seconds|trainer\.logger"
+    )
     others = {"resume", "expected_trainable", "trainer.fast_dev_run", "trainer.precision", "trainer.max_time"}
     numbers = {
         action.dest

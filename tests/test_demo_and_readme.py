@@ -32,7 +32,14 @@ from empathy_judge.models import three_way
 from rich.table import Table
 
 from .conftest import failed
-from .eval.judges.prompted.servers import Request, Response, gemini_answer, openai_answer, serve
+from .eval.judges.prompted.servers import (
+    Request,
+    Response,
+    gemini_answer,
+    gemini_decision_answer,
+    openai_answer,
+    serve,
+)
 from .pages import DOCS, ROOT, blocks, commands, python_blocks
 from .serving.services import live
 
@@ -40,7 +47,7 @@ README = ROOT / "README.md"
 # Pages whose `sh` blocks are run after those of the README, in this order
 RUN_PAGES = (
     "howto/score-clips.md", "howto/import-data.md", "howto/train.md", "howto/export.md",
-    "tutorials/compare-with-gpt-and-gemini.md", "howto/serve.md",
+    "tutorials/compare-with-gpt-and-gemini.md", "howto/decision-models.md", "howto/serve.md",
 )  # fmt: skip
 # Installation is what continuous integration does before any test
 INSTALLATION = ("git clone", "make ")
@@ -51,7 +58,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory) -> Path:
-    """A folder with `demo/` and the files that the README's user has."""
+    """A folder with `demo/`, and the responses of three systems for the page on leaderboards; nothing else."""
     folder = tmp_path_factory.mktemp("workplace")
     with (
         redirect_stdout(io.StringIO()) as printed,
@@ -62,16 +69,7 @@ def workplace(tmp_path_factory) -> Path:
         assert main(["demo", "--out", str(folder / "demo"), "--groups", "32", "--epochs", "4", "--json"]) == 0
     assert json.loads(printed.getvalue())["judge"] == str(folder / "demo" / "judge")
     (folder / "told.txt").write_text(told.getvalue(), encoding="utf-8")
-    dataset = PairDataset.load(folder / "demo" / "data")
-    first = dataset.pairs[0]
-    shutil.copy(str(first.context[0].audio), folder / "context.wav")
-    shutil.copy(str(first.response), folder / "response.wav")
-    for take, pair in enumerate(dataset.pairs[:3], start=1):
-        shutil.copy(str(pair.response), folder / f"take{take}.wav")
-    rows = [{"pair_id": "a", "context_audio": "context.wav", "response_audio": "response.wav"}]
-    pd.DataFrame(rows).to_csv(folder / "pairs.csv", index=False)
-    _write_tables(dataset, folder / "my")
-    _write_systems(dataset, folder)
+    _write_systems(PairDataset.load(folder / "demo" / "data"), folder)
     return folder
 
 
@@ -94,25 +92,10 @@ def _write_systems(dataset: PairDataset, folder: Path) -> None:
     pd.concat(rated).to_csv(folder / "systems-ratings.csv", index=False)
 
 
-def _write_tables(dataset: PairDataset, folder: Path) -> None:
-    """The user's own tables: pairs and long ratings of a third of the scripts, beside their audio."""
-    folder.mkdir()
-    rows = []
-    for pair in dataset.pairs[: len(dataset.pairs) // 3]:
-        clips = {}
-        for name, audio in (("context_audio", pair.context[0].audio), ("response_audio", pair.response)):
-            clips[name] = Path(str(audio)).name
-            shutil.copy(str(audio), folder / clips[name])
-        rows.append({"pair_id": pair.pair_id, "group_id": pair.group_id, **clips})
-    pd.DataFrame(rows).to_csv(folder / "pairs.csv", index=False)
-    rated = dataset.ratings["pair_id"].isin([row["pair_id"] for row in rows])
-    dataset.ratings[rated].to_csv(folder / "ratings.csv", index=False)
-
-
 def test_demo_leaves_what_it_promises_and_already_learns(workplace):
     """Thirty-two scripts and four epochs: far above both oracles that hear one clip alone."""
     demo = workplace / "demo"
-    assert sorted(entry.name for entry in demo.iterdir()) == ["data", "judge", "report", "run"]
+    assert sorted(entry.name for entry in demo.iterdir()) == ["data", "judge", "my", "report", "run"]
     report = json.loads((demo / "report" / "agreement.json").read_text())
     assert report["dataset"]["synthetic"]
     assert report["dimensions"]["vocal_empathy"]["n_groups"] == 5
@@ -172,6 +155,9 @@ def _commands() -> list[str]:
 def _vendor(request: Request) -> Response:
     """Answers as either vendor does, a score that depends on the clips alone."""
     openai = "messages" in request.body
+    if "questions" in request.body:
+        best = int(hashlib.sha256(json.dumps(request.body["input"]).encode()).hexdigest(), 16) % 5
+        return Response(gemini_decision_answer({"vocal_empathy": [0.6 if n == best else 0.1 for n in range(5)]}))
     asked = request.body["messages"][-1]["content"] if openai else request.body["contents"]
     score = 1 + int(hashlib.sha256(json.dumps(asked).encode()).hexdigest(), 16) % 5
     answer = json.dumps({"reason": "as canned", "vocal_empathy": score})
@@ -212,6 +198,7 @@ def test_commands_run_in_order(workplace, monkeypatch, capsys):
         stand_ins = STAND_INS | {
             "openai:gpt-audio-1.5": f"openai:gpt-audio-1.5,base_url={server.url}/v1,price=2.5:32:10",
             "gemini:gemini-3.1-pro-preview": f"gemini:gemini-3.1-pro-preview,base_url={server.url},price=2:2:12",
+            "gemini-decision:gemini-decision-1": f"gemini-decision:m,base_url={server.url},price=0.1:0.1:0",
         }
         for command in lines:
             for given, stand_in in stand_ins.items():
@@ -224,14 +211,16 @@ def test_commands_run_in_order(workplace, monkeypatch, capsys):
             if arguments[0] == "serve":  # it would serve until it is told to stop
                 service = stack.enter_context(_serving(options_of(arguments)))
                 continue
+            before = len(server.requests)
             assert main(arguments) == 0, command
             if "compare" in command and "--dry-run" in command:
-                assert not server.requests
-                assert '"model": "gpt-audio-1.5"' in capsys.readouterr().out
+                assert len(server.requests) == before
+                expected = '"criteria": [' if "gemini-decision" in command else '"model": "gpt-audio-1.5"'
+                assert expected in capsys.readouterr().out
     tested = len(PairDataset.load("demo/data").subset("test").pairs)
-    assert len(server.requests) == (3 + 5) * tested
+    assert len(server.requests) == (3 + 5 + 1) * tested
     scores = pd.read_csv(workplace / "scores.csv")
-    assert list(scores["status"]) == ["ok"]
+    assert list(scores["status"]) == ["ok"] * 12 * 15  # scripts, pairs of each
 
 
 def _run(blocks: Sequence[str], **names: Any) -> dict[str, Any]:
@@ -255,7 +244,7 @@ def test_code_of_pages_runs(workplace, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(three_way, "_FEWEST", 2)  # so small a demo has too few contexts to learn what people prefer
     assert main(["calibrate", "demo/judge", "--data", "demo/data", "--split", "validation"]) == 0
     capsys.readouterr()
-    _run(python_blocks(DOCS / "howto" / "score-clips.md"), pairs=[("context.wav", "response.wav")] * 2)
+    _run(python_blocks(DOCS / "howto" / "score-clips.md"), pairs=[("demo/my/context.wav", "demo/my/response.wav")] * 2)
     first, *lines = capsys.readouterr().out.splitlines()
     (score,) = re.findall(r"^\{'vocal_empathy': ([1-5]\.\d+)\}$", first)
     points, low, high, label = lines[0].split(maxsplit=3)

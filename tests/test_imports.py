@@ -101,6 +101,9 @@ import empathy_judge
 assert not {"torch", "pandas", "transformers"} & set(sys.modules)
 from empathy_judge import train  # the package can be called, whoever imported it first
 assert not {"torch", "pandas", "transformers"} & set(sys.modules)
+import empathy_judge.eval.agreement_table, empathy_judge.eval.plan  # tables of ratings need no model
+import empathy_judge.eval.views, empathy_judge.eval.other_views
+assert not {"torch", "transformers", "sklearn"} & set(sys.modules)
 from empathy_judge.train import run
 assert empathy_judge.train is train
 run.train = lambda config, **options: (config, options)

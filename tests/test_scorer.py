@@ -15,16 +15,17 @@ import pandas as pd
 import pytest
 import soundfile
 import torch
-from empathy_judge import Scorer
+from empathy_judge import Scorer, score_table
 from empathy_judge.data_modules import audio
 from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import AudioError, UserError
-from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.models.assessment import Assessment
 from empathy_judge.models.judge import EmpathyJudge
 
 from .conftest import failed, output_of
 from .decoders import Cell, Decoder
+from .models.conftest import saved
 
 RATE = 16_000
 
@@ -37,6 +38,30 @@ def scorer(judge_folder, device) -> Scorer:
 def close(one: dict[str, float], other: dict[str, float]) -> bool:
     assert one.keys() == other.keys() == {"empathy", "warmth"}
     return all(abs(one[name] - other[name]) <= 1e-5 for name in one)
+
+
+@pytest.fixture(scope="module")
+def spreading(make_judge, tmp_path_factory) -> Scorer:
+    """A judge that says how ratings spread."""
+    scales = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 1, 0.5))
+    folder = saved(make_judge(head="histogram", scales=scales), tmp_path_factory.mktemp("spreading") / "judge")
+    return Scorer.from_pretrained(folder, device="cpu")
+
+
+def test_levels_are_part_of_a_score_where_the_head_knows_them(scorer, spreading, clips):
+    assert scorer.assess(clips / "c.wav", clips / "r0.wav").levels is None
+    assert not [column for column in scorer.columns if column.name.endswith("_levels")]
+    found = spreading.assess(clips / "c.wav", clips / "r0.wav")
+    assert {name: len(shares) for name, shares in found.levels.items()} == {"empathy": 5, "warmth": 3}
+    for dimension in spreading.dimensions:
+        shares = np.array(found.levels[dimension.name])
+        assert shares.sum() == pytest.approx(1, abs=1e-12)
+        mean = dimension.minimum + (dimension.step or 0) * shares @ np.arange(len(shares))
+        assert mean == pytest.approx(found.scores[dimension.name].score, abs=1e-5)
+    table = score_table(spreading, pd.DataFrame({"response_audio": [str(clips / "r0.wav"), str(clips / "no.wav")]}))
+    alone = spreading.assess(None, clips / "r0.wav").levels["warmth"]
+    assert [float(share) for share in table["warmth_levels"][0].split(";")] == pytest.approx(alone, abs=1e-6)
+    assert pd.isna(table["warmth_levels"][1])
 
 
 def test_every_way_to_pass_a_clip_gives_the_same_score(scorer, clips):

@@ -31,7 +31,7 @@ from ..models.ensemble import write_ensemble
 from ..models.heads import Prediction
 from ..models.weight_files import read_checkpoint
 from .features import temporary_folder
-from .left_out import AllPairs, is_ahead, print_agreement, read_scores, score_pairs, write_scores
+from .left_out import AllPairs, can_decide, is_ahead, print_agreement, read_scores, score_pairs, write_scores
 from .lora import refit_lora, train_lora
 from .probe import refit_probe, train_probe
 from .recipe import RecipeParser
@@ -80,7 +80,7 @@ def cross_validate(
         # Each method is tried on the same pairs. The probe is quick, so it comes first: mistakes in the data show
         # before adapters are trained
         chosen = _tried(runs, PROBE if recipe.method == "auto" else recipe.method)
-        if recipe.method == "auto":
+        if recipe.method == "auto" and can_decide(pairs, chosen.scores):
             adapted = _tried(runs, LORA)
             if is_ahead(pairs, adapted.scores, chosen.scores, recipe.seed):
                 chosen = adapted

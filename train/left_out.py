@@ -122,11 +122,25 @@ def read_scores(file: Path, pairs: Sequence[Pair], dimensions: Sequence[Dimensio
     return {pair.pair_id: row for pair, row in zip(pairs, predictions, strict=True) if not row.score.isnan().all()}
 
 
+def can_decide(pairs: AllPairs, scores: Mapping[str, Prediction]) -> bool:
+    """Whether these pairs have enough groups, or speakers, for an interval by which adapters could be kept; otherwise
+    one line says why none are trained."""
+    count = len(
+        {group for pair, group in zip(pairs.pairs, pairs.groups.tolist(), strict=True) if pair.pair_id in scores}
+    )
+    if count < MIN_GROUPS:
+        say(
+            f"auto: {PROBE}: no adapters are trained, since the pairs to compare them with the probe on come from "
+            f"{counted(count, 'group')} or speakers, at least {MIN_GROUPS} needed; expected more of these in the "
+            f"validation split, or --folds {MIN_GROUPS}, which compares on all pairs"
+        )
+    return count >= MIN_GROUPS
+
+
 def is_ahead(pairs: AllPairs, adapted: Mapping[str, Prediction], probe: Mapping[str, Prediction], seed: int) -> bool:
     """Whether adapters agree better with people than the probe; prints the reason in one line.
 
-    They do if the 90 % interval of their gain, from a bootstrap over groups or speakers, does not reach below 0;
-    never with fewer than `MIN_GROUPS` of these.
+    They do if the 90 % interval of their gain, from a bootstrap over groups or speakers, does not reach below 0.
     """
     (before, now), human, groups = _compared(pairs, probe, adapted)
     means = [_mean_spearman(scores, human) for scores in (before, now)]
@@ -139,8 +153,6 @@ def is_ahead(pairs: AllPairs, adapted: Mapping[str, Prediction], probe: Mapping[
     ahead = low is not None and low >= 0
     if low is not None:
         interval = f"90 % interval {low:.3f} to {high:.3f}; it must not begin below 0"
-    elif draws.n_groups < MIN_GROUPS:
-        interval = f"no 90 % interval: {counted(draws.n_groups, 'group')}, at least {MIN_GROUPS} needed"
     else:
         interval = "no 90 % interval: it is undefined in every draw"
     say(

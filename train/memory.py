@@ -279,7 +279,7 @@ def dry_run(recipe: Recipe) -> None:
         mixed_precision=str(recipe.trainer["precision"]).endswith("-mixed"),
         gradient_checkpointing=recipe.gradient_checkpointing,
         batch_tokens=None if recipe.data.batch_tokens == "auto" else recipe.data.batch_tokens,
-        audio_cached=recipe.cache.what != "none",
+        audio_cached=recipe.cache.what != "none" and not recipe.judge.lora.trains_tower,
     )
     gpu = recipe.gpu_gib * GIB if recipe.gpu_gib else None
     if gpu is None and torch.cuda.is_available():
@@ -299,6 +299,9 @@ def dry_run(recipe: Recipe) -> None:
         }
         print(json.dumps(facts, indent=2))
     else:
-        for table in (parameter_table(memory.parts), memory_table(memory, recipe.clip_seconds, gpu)):
+        for table in (
+            parameter_table(memory.parts, recipe.method == "probe"),
+            memory_table(memory, recipe.clip_seconds, gpu),
+        ):
             Console().print(table)
     check_trainable(memory.parts, recipe.expected_trainable or {})

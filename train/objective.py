@@ -25,7 +25,7 @@ from ..models.losses import (
     mse,
     soft_spearman,
 )
-from ..models.settings import HeadName
+from ..models.settings import OF_LEVELS, HeadName
 from .settings import LossSettings, LossWeights
 
 _OF_COMPARISONS = ("bradley_terry", "centring")
@@ -38,7 +38,7 @@ OWN_LOSS: Mapping[HeadName, str] = {
 _HEADS: Mapping[str, tuple[HeadName, ...]] = {
     "gaussian_nll": ("gaussian",),
     "ordinal": ("corn",),
-    "histogram": ("corn", "histogram"),
+    "histogram": OF_LEVELS,
 }
 _OF_COUNTS = ("ordinal", "histogram")
 

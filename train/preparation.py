@@ -105,7 +105,7 @@ def _print_parts(judge: EmpathyJudge, raters: RaterEmbedding | None, recipe: Rec
     learned = {} if raters is None else {"raters": raters}
     counts = count_parameters(judge.backbone, {**judge.own_modules(), **learned})
     if is_global_zero():
-        say(parameter_table(counts))
+        say(parameter_table(counts, recipe.method == "probe"))
         unread = sum(pair.situation_or_none is not None for pair in data.train.pairs)
         if unread and not judge.backbone.reads_text:
             whose = counted(unread, "training pair has", "training pairs have")

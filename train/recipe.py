@@ -149,7 +149,9 @@ class RecipeParser:
         recipe = Recipe(**{**values, "trainer": built.trainer.as_dict()})
         if recipe.cache.what != "auto":
             return recipe
-        changes = recipe.judge.lora.trains_tower or recipe.data.augmentation.active
+        # A probe has no adapters, and neither has the first step of `auto`; its second step is a recipe of method lora
+        trains_tower = recipe.method == "lora" and recipe.judge.lora.trains_tower
+        changes = trains_tower or recipe.data.augmentation.active
         sharded = getattr(recipe.trainer["strategy"], "shards_weights", False)
         return replace(recipe, cache=replace(recipe.cache, what="none" if changes or sharded else "audio"))
 

@@ -20,6 +20,7 @@ from ..data_modules.splits import kept_together
 from ..data_modules.training_items import directions
 from ..models.backbones.inputs import Inputs
 from ..models.closed_form import Solution, fit_preferences
+from ..models.heads import ScaleSteps
 from ..models.probe import OfClips, Probe, Rated, compare_as, head_at, shuffled, standardise
 from .features import Precision, all_gather_object, evaluating, rank_and_world_size
 from .module import JudgeModule
@@ -106,7 +107,7 @@ class SharedReader:
     def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
         for batch in self._batches(pairs):
             with self.precision(), torch.no_grad():
-                states = self.judge.pooled(self._inputs(batch))
+                states = self.judge.pooled(self._inputs(batch), untrained=False)
             yield from all_gather_object((batch, states.cpu().double().numpy()))
 
     def _batches(self, pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
@@ -128,7 +129,26 @@ def _rated(pairs: Sequence[Pair], data: PairDataModule) -> Rated:
     np.add.at(sums, rows, np.nan_to_num(scores) * weights)
     np.add.at(counts, rows, np.where(np.isnan(scores), 0, weights))
     with np.errstate(invalid="ignore"):
-        return Rated(pairs, sums / counts, counts, kept_together(pairs, data.dataset.pairs))
+        targets = sums / counts
+    within = None
+    if (given := data.train.histograms) is not None:
+        histograms = np.zeros((len(pairs), *given.shape[1:]))
+        np.add.at(histograms, rows, given.numpy())
+        within = spread_within(histograms, targets, ScaleSteps("training", data.dimensions).values.double().numpy())
+    return Rated(pairs, targets, counts, kept_together(pairs, data.dataset.pairs), within)
+
+
+def spread_within(histograms: np.ndarray, targets: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Variance of single ratings around the target of their pair, the mean over rated pairs `(dimensions,)`.
+
+    Args:
+        histograms: How many raters gave each step `(pairs, dimensions, steps)`.
+        targets: Rating points `(pairs, dimensions)`; NaN = not rated.
+        steps: Rating points `(dimensions, steps)`.
+    """
+    raters = histograms.sum(-1)
+    squares = (histograms * np.square(steps - np.nan_to_num(targets)[..., None])).sum(-1) / np.maximum(raters, 1)
+    return (squares * (raters > 0)).sum(0) / np.maximum((raters > 0).sum(0), 1)
 
 
 def _from_preferences(reader: SharedReader, data: PairDataModule) -> Solution | None:

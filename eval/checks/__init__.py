@@ -11,15 +11,8 @@ from typing import Any, Literal
 
 from ...data_modules.errors import DataError, shown
 from ...data_modules.schema import Pair
+from ..report.dimension import Expects
 from . import pairs, recording, voice
-
-Expects = Literal["drop", "keep", "same"]
-"""The expected effect on a judge that listens.
-
-``drop``: what people rate is gone, so the judge agrees less with them. ``keep``: what people rate is still there, with
-changed sound, so the judge agrees as much as before; its scores may shift. ``same``: nothing that anybody could rate
-has changed, so the scores stay as they are.
-"""
 
 
 @dataclass(frozen=True)
@@ -214,7 +207,7 @@ DEFAULT_CHECKS = ("response_only", "context_swapped", "silent", "flat_prosody", 
 """Default checks of `evaluate`: they test for shortcuts past the context, and words against voice."""
 
 
-def choose(names: Sequence[str] | Literal["all"]) -> tuple[Check, ...]:
+def choose(names: Sequence[str] | Literal[all]) -> tuple[Check, ...]:
     """The checks of these names in the order of `CHECKS`, each once; ``all`` = every one.
 
     Raises:

@@ -16,6 +16,7 @@ import numpy as np
 from ...data_modules.audio import AudioSource, Clip, audio_hash, probe
 from ...data_modules.errors import AudioError
 from ...data_modules.schema import Pair, Turn
+from ..frame import group_of
 
 _CONTEXT = ("context", "situation", "context_text", "context_speaker")
 _RESPONSE = ("response", "response_text", "response_speaker", "system_id")
@@ -25,11 +26,6 @@ _MIXING_ROUNDS = 20
 
 def _with(pair: Pair, donor: Pair, names: Sequence[str]) -> Pair:
     return replace(pair, **{name: getattr(donor, name) for name in names})
-
-
-def group_of(pair: Pair) -> str:
-    """The group of a pair; a pair without one is a group of its own."""
-    return pair.group_id or pair.pair_id
 
 
 # ---------------------------------------------------------------- taken away

@@ -7,11 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torchaudio import functional
 
 from ...data_modules.audio import AudioSource, Clip, audio_hash, load_clip
-from ...data_modules.augmentation import augment_clip
 from ...data_modules.errors import AudioError
 from ...data_modules.parallel import map_threads
 from ...data_modules.schema import Pair, Turn
@@ -90,6 +87,9 @@ def low_pass(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
 
     The filter has linear phase (Kaiser, 1974); `TRANSITION` above the edge it attenuates by 60 dB.
     """
+    import torch  # only where a clip is changed: reports, which name the checks, begin without it
+    from torchaudio import functional
+
     # Kaiser's estimates of the length and the shape of a window with this attenuation
     reach = round((_STOP_DB - 7.95) / (14.36 * TRANSITION / clip.rate) / 2)
     window = np.kaiser(2 * reach + 1, 0.1102 * (_STOP_DB - 8.7))
@@ -125,4 +125,6 @@ def gained(clip: Clip, rng: np.random.Generator) -> Clip:
 
 
 def _augmented(clip: Clip, rng: np.random.Generator, **settings: Any) -> Clip:
+    from ...data_modules.augmentation import augment_clip  # imports torch
+
     return augment_clip(clip, Augmentation(**settings), rng)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from ...data_modules.schema import Pair
 from ...models.calibration import LEVELS
-from ...models.score_table import OK, SCORE_COLUMNS
+from ...models.score_table import DISTRIBUTION, OK, SCORE_COLUMNS, are_shares
 
 INTERVAL_COLUMNS = {level: (f"low_{100 * level:g}", f"high_{100 * level:g}") for level in LEVELS}
 """Level -> columns with the ends of an interval that should contain this share of the mean ratings, for judges that
@@ -45,9 +45,10 @@ class Judge(Protocol):
         Returns:
             One row per pair and dimension: ``pair_id``, ``dimension``, ``score`` (float64, rating points, NaN
             where the status is not ``ok``), ``uncertainty`` (float64, standard deviation in rating points,
-            NaN = not stated), ``status`` (str), ``meta`` (mapping: what else the judge says of this row). A calibrated
-            judge adds all of `INTERVAL_COLUMNS`, and `score_table.ABSTAINED` where it may abstain; a trained one
-            `score_table.WINDOWS`.
+            NaN = not stated), ``status`` (str), ``meta`` (mapping: what else the judge says of this row). A judge that
+            predicts how ratings spread adds `score_table.DISTRIBUTION` (a tuple of shares, one for each step of the
+            scale, the lowest first; None = none). A calibrated judge adds all of `INTERVAL_COLUMNS`, and
+            `score_table.ABSTAINED` where it may abstain; a trained one `score_table.WINDOWS`.
         """
         ...
 
@@ -68,7 +69,7 @@ def score_table(
         scores: Shape (n, d), rating points.
         uncertainties: Shape (n, d), rating points.
         statuses: Length n, ``ok`` or why the pair has no score. A score that is not finite never is ``ok``.
-        metas: Length n.
+        metas: Length n. Where one has ``levels``, shares by dimension, they are the column `DISTRIBUTION`.
 
     Returns:
         n * d rows, pair by pair.
@@ -81,16 +82,21 @@ def score_table(
     flat = values.reshape(-1).copy()
     status[(status == OK) & ~np.isfinite(flat)] = "score is not finite"
     flat[status != OK] = np.nan
-    return pd.DataFrame(
+    metas = metas if metas is not None else [{}] * n
+    table = pd.DataFrame(
         {
             "pair_id": np.repeat(np.array([pair.pair_id for pair in pairs], dtype=object), d),
             "dimension": list(dimensions) * n,
             "score": flat,
             "uncertainty": np.full(n * d, np.nan) if uncertainties is None else np.reshape(uncertainties, -1),
             "status": status,
-            "meta": [meta for meta in (metas if metas is not None else [{}] * n) for _ in range(d)],
+            "meta": [meta for meta in metas for _ in range(d)],
         }
     )
+    if any(meta.get(DISTRIBUTION) for meta in metas):
+        given = [(meta.get(DISTRIBUTION) or {}).get(name) for meta in metas for name in dimensions]
+        table[DISTRIBUTION] = pd.Series([None if own is None else tuple(own) for own in given], dtype=object)
+    return table
 
 
 def given_scores(
@@ -99,11 +105,13 @@ def given_scores(
     scores: Mapping[tuple[str, str], float],
     absent: str,
     uncertainties: Mapping[tuple[str, str], float] | None = None,
+    levels: Mapping[tuple[str, str], tuple[float, ...]] | None = None,
 ) -> pd.DataFrame:
     """The table of a judge whose scores are given by pair and dimension; where there is none the status is `absent`."""
     keys, shape = [(pair.pair_id, name) for pair in pairs for name in dimensions], (len(pairs), len(dimensions))
     values, spread = (np.array([given.get(key, math.nan) for key in keys]) for given in (scores, uncertainties or {}))
-    table = score_table(pairs, dimensions, values.reshape(shape), spread)
+    metas = [{DISTRIBUTION: {name: (levels or {}).get((pair.pair_id, name)) for name in dimensions}} for pair in pairs]
+    table = score_table(pairs, dimensions, values.reshape(shape), spread, metas=metas if levels else None)
     table.loc[table["status"] != OK, "status"] = absent
     return table
 
@@ -128,6 +136,10 @@ def check_score_table(table: pd.DataFrame, judge: Judge, pairs: Sequence[Pair]) 
     duplicates = table.duplicated(["pair_id", "dimension"]).to_numpy(bool)
     if duplicates.any():
         raise ValueError(f"judge {judge.name}: two rows for pair {table['pair_id'].iloc[int(duplicates.argmax())]!r}")
+    stated = table[DISTRIBUTION].tolist() if DISTRIBUTION in table else []
+    for own in stated:
+        if isinstance(own, tuple) and not are_shares(own):
+            raise ValueError(f"judge {judge.name}: levels {own}; expected shares that sum to 1")
     wrong = np.isfinite(table["score"].to_numpy(np.float64)) != (table["status"] == OK).to_numpy()
     if wrong.any():
         row = table.iloc[int(wrong.argmax())]

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from .prompted.judges import PromptedJudge
 
 AnyJudge = str | Path | Judge | Scorer
-"""Folder of a judge or a run; a name (``openai:MODEL``, ``gemini:MODEL``, ``scores:FILE``, ``probe:JUDGE_OR_BACKBONE``,
-``human:RATER`` or one of `judge_names.BASELINES`); a `Scorer`; or any object that is a `Judge`."""
+"""Folder of a judge or a run; a name (``VENDOR:MODEL`` with one of `judge_names.PROVIDERS`, ``scores:FILE``,
+``probe:JUDGE_OR_BACKBONE``, ``human:RATER`` or one of `judge_names.BASELINES`); a `Scorer`; or any object that is a
+`Judge`."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pandas as pd
 from ...data_modules.errors import DataError, counted, names_shown, shown
 from ...data_modules.schema import Pair
 from ...data_modules.tables import TableRow, read_table
-from ...models.score_table import OK, PAIR_ID, STATUS, long_cells
+from ...models.score_table import OK, PAIR_ID, STATUS, are_shares, long_cells
 from ..results import ITEMS_FILE, REPORT_FILE
 from . import given_scores
 
@@ -22,7 +22,8 @@ from . import given_scores
 class ScoresFile:
     """Scores from a CSV, TSV, JSONL or Parquet table with columns ``pair_id``, ``dimension``, ``score``.
 
-    A column ``uncertainty`` is read where there is one; others are ignored. A file of ``score --manifest``, which has a
+    Columns ``uncertainty`` and ``levels`` (shares of raters at each step of the scale, the lowest first, joined by
+    ``;``) are read where they are; others are ignored. A file of ``score --manifest``, which has a
     column for each dimension, does as well. A pair without a row, or whose score is empty, null, or NaN as a number,
     gets a status that says so; the text ``NaN`` is refused, as in every table. It knows pairs by their id only, so it
     cannot take the listening checks.
@@ -55,8 +56,9 @@ class ScoresFile:
         self.record: Mapping[str, Any] = {"sha256": hashlib.sha256(table.path.read_bytes()).hexdigest()}
         self._scores: dict[tuple[str, str], float] = {}
         self._uncertainties: dict[tuple[str, str], float] = {}
+        self._levels: dict[tuple[str, str], tuple[float, ...]] = {}
         for record in table.records():
-            for name, score, uncertainty in cells:
+            for name, score, uncertainty, levels in cells:
                 key = record.name(PAIR_ID), name or record.name("dimension")
                 if key in self._scores:
                     raise DataError(
@@ -67,12 +69,25 @@ class ScoresFile:
                     continue
                 self._scores[key] = record.number(score)
                 self._uncertainties[key] = record.number(uncertainty)
+                if record.text(levels) is not None:
+                    self._levels[key] = _levels_of(record, levels)
         if pair_ids is not None:
             _check_pairs(table.records(), frozenset(pair_ids))
         self.dimensions = tuple(dimensions or dict.fromkeys(dimension for _, dimension in self._scores))
 
     def score(self, pairs: Sequence[Pair]) -> pd.DataFrame:
-        return given_scores(pairs, self.dimensions, self._scores, self._absent, self._uncertainties)
+        return given_scores(pairs, self.dimensions, self._scores, self._absent, self._uncertainties, self._levels)
+
+
+def _levels_of(record: TableRow, field: str) -> tuple[float, ...]:
+    """The shares in a cell."""
+    try:
+        levels = tuple(float(share) for share in (record.text(field) or "").split(";"))
+    except ValueError:
+        levels = ()
+    if not are_shares(levels):
+        raise record.error(field, "shares of raters that sum to 1, lowest step first, such as 0.1;0.2;0.7")
+    return levels
 
 
 def _check_pairs(rows: Sequence[TableRow], known: frozenset[str]) -> None:

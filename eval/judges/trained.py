@@ -14,7 +14,7 @@ from ...data_modules.parallel import progress
 from ...data_modules.schema import Pair
 from ...models.calibration import Calibration, uncalibrated
 from ...models.disk_store import DiskStore
-from ...models.score_table import ABSTAINED, OK, WINDOWS
+from ...models.score_table import ABSTAINED, DISTRIBUTION, OK, WINDOWS
 from ...models.scoring import Predictor, load_to_score
 from ...models.weight_files import weights_hash
 from ...scorer import Scorer
@@ -68,7 +68,7 @@ class TrainedJudge:
         """
         results = progress(self._predictor.run(pairs), "scoring", len(pairs))
         nothing = np.full(len(self.dimensions), np.nan, dtype=np.float32)
-        scores, deviations, statuses, windows = [], [], [], []
+        scores, deviations, statuses, windows, metas = [], [], [], [], []
         for result in results:
             outcome = result.outcome
             failed = isinstance(outcome, AudioError)
@@ -76,6 +76,8 @@ class TrainedJudge:
             deviations.append(nothing if failed or outcome.deviation is None else outcome.deviation.numpy())
             statuses.append(str(outcome) if failed else OK)
             windows.append(result.windows)
+            levels = None if failed else outcome.levels(self.scales)
+            metas.append({} if levels is None else {DISTRIBUTION: levels})
         shape = len(pairs), len(self.dimensions)
         score, deviation = np.reshape(scores, shape), np.reshape(deviations, shape)
         prediction, columns = uncalibrated(score), dict[str, np.ndarray]()
@@ -85,5 +87,5 @@ class TrainedJudge:
                 columns |= {low: prediction.low.ravel(), high: prediction.high.ravel()}
             if calibration.abstains:
                 columns[ABSTAINED] = prediction.abstained.ravel()
-        table = score_table(pairs, self.dimensions, prediction.score, prediction.standard_error, statuses)
+        table = score_table(pairs, self.dimensions, prediction.score, prediction.standard_error, statuses, metas)
         return table.assign(**columns, **{WINDOWS: np.repeat(windows, len(self.dimensions))})

@@ -20,6 +20,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from ..rendering import number, plain
 from ..report.dimension import Verdicts
+from ..report.distribution import LevelReliability
 from ..statistics.agreement import Statistic
 from ..statistics.calibration import CalibrationBin
 
@@ -184,6 +185,25 @@ def calibration(curve: Sequence[CalibrationBin], scale: tuple[float, float], alt
         margins = [1.96 * (point.standard_error or 0.0) for point in curve]
         axes.errorbar(score, human, margins, fmt="o", color=ACCENT, markersize=6.5, elinewidth=1.6, zorder=3)
         rating_axes(axes, score, human, scale)
+        return svg(figure, alt)
+
+
+def reliability(levels: Sequence[LevelReliability], alt: str) -> Markup:
+    """Shares of raters at a level or above by what was predicted, a line for each level, the highest the darkest."""
+    with plot(4.3, 4.0) as (figure, axes):
+        axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+        for place, level in enumerate(levels, start=1):
+            points = [own.score for own in level.curve], [own.human for own in level.curve]
+            style: Any = {"color": ACCENT, "alpha": 0.2 + 0.8 * place / len(levels), "label": plain(level.at_least)}
+            axes.plot(*points, "o-", linewidth=1.4, markersize=4.5, zorder=2, **style)
+        axes.set_xlim(-0.02, 1.02)
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_aspect("equal")
+        axes.grid(True, zorder=0)
+        axes.tick_params(length=0)
+        axes.set_xlabel("predicted share at the level or above")
+        axes.set_ylabel("share of raters")
+        axes.legend(title="at least", frameon=False, fontsize=9, loc="upper left")
         return svg(figure, alt)
 
 

@@ -133,6 +133,8 @@ def _dimension_view(name: str, report: Report, rows: pd.DataFrame) -> dict[str, 
     view["scatter"] = charts.scatter(score, human, scale, alt) if len(rows) else ""
     alt = f"{name}: mean human score by judge score"
     view["calibration"] = charts.calibration(curve, scale, alt) if curve else ""
+    alt, shares = f"{name}: shares of raters, predicted and as they were", dimension.rating_distribution
+    view["levels"] = charts.reliability(shares.reliability, alt) if shares else ""
     alt = f"{name}: share of wrong verdicts on two responses by the share that is given"
     view["risk"] = charts.risk_coverage(dimension.verdicts, alt) if dimension.verdicts else ""
     view["slices"] = [

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ..checks import Expects
 from ..statistics.agreement import Statistic
-from .base import Count, Part, Share
+from .base import Count, Part, Share, is_none
+from .distribution import RatingDistribution
 from .judge import Distribution, JudgeReport
 from .people import Ceiling
+
+Expects = Literal["drop", "keep", "same"]
+"""The expected effect on a judge that listens.
+
+``drop``: what people rate is gone, so the judge agrees less with them. ``keep``: what people rate is still there, with
+changed sound, so the judge agrees as much as before; its scores may shift. ``same``: nothing that anybody could rate
+has changed, so the scores stay as they are.
+"""
 
 
 class Scale(Part):
@@ -230,6 +238,8 @@ class DatasetPart(Part):
     """Length bias."""
     usage: Usage | None
     """Null if the judge is not prompted."""
+    rating_distribution: Annotated[RatingDistribution | None, Field(exclude_if=is_none)] = None
+    """Left out where the judge predicts no distribution of ratings, or not on the steps of this scale."""
 
 
 class DimensionReport(JudgeReport, DatasetPart):

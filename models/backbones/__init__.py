@@ -57,6 +57,8 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
     config = read_config(name, checkpoint.revision)
     family = _family(name, str(config.get("model_type")))
     depth = config.get(DEPTH) if checkpoint.depth is None else checkpoint.depth
+    if checkpoint.window_seconds is not None and not family.fixed_window:
+        raise UserError(f"backbone {name!r} with judge.window_seconds: it has no fixed window; expected null")
     resolved = replace(checkpoint, name=str(NANO_FOLDER) if name == NANO else name, depth=depth)
     try:
         network = family.network_of(load_model(family, resolved), resolved)

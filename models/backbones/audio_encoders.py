@@ -9,6 +9,7 @@ as pickles only; see `loading.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import gelu, scaled_dot_product_attention
 from transformers import AutoConfig, HubertModel, Wav2Vec2BertModel, Wav2Vec2Model, WavLMModel
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.wavlm.modeling_wavlm import WavLMAttention
@@ -61,6 +62,7 @@ class PairEncoder(Backbone):
     hidden_size = WIDTH
     layout = Layout({"encoder.": ""})  # no checkpoint of an encoder has fusion weights
     reads_text = False
+    untrained_states = True
     max_seconds = MAX_SECONDS
     linears: ClassVar[tuple[str, ...]]
     """Names of the encoder's linear layers."""
@@ -358,9 +360,12 @@ class Whisper(PairEncoder):
     """Whisper (Radford et al., 2023): the encoder alone; the decoder is neither read nor allocated.
 
     As the official encoder does, ours pads every clip with silence to the whole window (30 s) and attends to that
-    silence; only the states of the clip itself are kept. A short clip costs as much as a long one.
+    silence; only the states of the clip itself are kept. A short clip costs as much as a long one, unless
+    `judge.window_seconds` cuts the window, as if the table of positions ended there. The cut depends on the clip alone,
+    and clips of one window run together.
     """
 
+    fixed_window = True
     linears = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
     layers_path = "encoder.layers"
     final_norm = "encoder.layer_norm"
@@ -371,20 +376,59 @@ class Whisper(PairEncoder):
     def __init__(self, network: Any, processor: Any, checkpoint: Checkpoint) -> None:
         super().__init__(network, processor, checkpoint)
         self.max_seconds = float(processor.chunk_length)
+        self._silence = checkpoint.window_seconds
 
     def audio_tokens(self, samples: int) -> int:
         """See `Backbone`; states of the silence behind a clip do not count."""
         return -(-samples // (2 * self.extractor.hop_length))  # the second convolution has stride 2
 
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
-        """Log-mel spectrograms of the whole window `(rows, bins, frames)`; as lengths, the real states of each."""
-        extracted = self.extractor(list(clips), sampling_rate=self.sampling_rate, return_tensors="pt")
-        return Clips(extracted["input_features"], [self.audio_tokens(len(clip)) for clip in clips])
+        """Log-mel spectrograms of the window `(rows, bins, frames)`, zeros behind a shorter one; as lengths, the real
+        states of each."""
+        lengths = [self.audio_tokens(len(clip)) for clip in clips]
+        features: list[Tensor] = [torch.empty(0)] * len(clips)
+        for window, rows in self._by_window(lengths).items():
+            samples = 2 * window * self.extractor.hop_length
+            extracted = self.extractor(
+                [clips[row] for row in rows], sampling_rate=self.sampling_rate, return_tensors="pt", max_length=samples
+            )
+            for row, of_clip in zip(rows, extracted["input_features"], strict=True):
+                features[row] = of_clip.T
+        return Clips(nn.utils.rnn.pad_sequence(features, batch_first=True).transpose(1, 2).contiguous(), lengths)
+
+    def _by_window(self, lengths: Sequence[int]) -> dict[int, list[int]]:
+        """States of each window -> the rows that are read in it, of clips of so many states."""
+        most, rows = self.tower.config.max_source_positions, dict[int, list[int]]()
+        second = self.sampling_rate // (2 * self.extractor.hop_length)
+        for row, length in enumerate(lengths):
+            cut = most if self._silence is None else second * math.ceil(length / second + self._silence)
+            rows.setdefault(min(most, cut), []).append(row)
+        return rows
 
     def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         """States of all layers side by side `(states, layers * size)`."""
-        features = clips.features.to(self.tower.dtype)
-        return _pack(self.tower(features, output_hidden_states=True).hidden_states, clips.lengths, layer_statistics)
+        features, lengths = clips.features.to(self.tower.dtype), clips.lengths
+        if self._silence is None:
+            states = self.tower(features, output_hidden_states=True).hidden_states
+            return _pack(states, lengths, layer_statistics)
+        of_rows: list[list[Tensor]] = [[]] * len(lengths)  # states of all layers of each row, without padding
+        for window, rows in self._by_window(lengths).items():
+            layers = self._run(features[rows, :, : 2 * window])
+            for number, row in enumerate(rows):
+                of_rows[row] = [layer[number, : lengths[row]] for layer in layers]
+        padded = [nn.utils.rnn.pad_sequence(list(layer), batch_first=True) for layer in zip(*of_rows, strict=True)]
+        return _pack(padded, lengths, layer_statistics)
+
+    def _run(self, features: Tensor) -> list[Tensor]:
+        """States of all layers, each `(rows, frames / 2, size)`, of spectrograms of any length `(rows, bins, frames)`;
+        `forward` of the official class takes those of its whole window alone."""
+        tower = self.tower
+        embedded = gelu(tower.conv2(gelu(tower.conv1(features)))).transpose(1, 2)
+        states = [embedded + tower.embed_positions.weight[: embedded.shape[1]]]
+        for layer in tower.layers:
+            states.append(layer(states[-1], None))
+        states[-1] = tower.layer_norm(states[-1])
+        return states
 
 
 def _pack(layers: Sequence[Tensor], lengths: Sequence[int], layer_statistics: LayerStatistics | None) -> Tensor:

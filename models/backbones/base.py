@@ -12,12 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from ...data_modules.schema import Pair, check_situation
-from ..settings import Attention, PartName
+from ..settings import Attention, PartName, WeightForm
 from .inputs import Clips, Inputs, Packed
 from .layers import LayerStatistics
-
-WeightForm = Literal["none", "nf4", "int8"]
-"""As `Quantization`, or in 8 bits with one scale for each row: of what is exported, never of what is trained."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +34,7 @@ class Checkpoint:
     # how many layers there are, from the first: a number, or a share of all; None = all. Those above are neither made
     # nor read.
     depth: int | float | None = None
+    window_seconds: float | None = None  # see `JudgeSettings`
 
 
 @dataclass(frozen=True)
@@ -77,6 +75,8 @@ class Backbone(ABC):
     parts: Mapping[PartName, BackbonePart]  # what can be trained, by name
     layout: Layout  # how a checkpoint of its family stores its weights
     reads_text: bool = True  # False if it cannot read the text about the situation
+    untrained_states: bool = False  # True if `hidden_states` come from a part without pre-trained weights
+    fixed_window: bool = False  # True if `Checkpoint.window_seconds` may be set
     max_tokens: int | None = None  # tokens of text and audio that it has positions for; None = any number
     depth: int | None = None  # how many of its layers there are, where that was asked for; None = all
     # path of the layers that `depth` counts, inside the network: of the language model, or where there is none, of the

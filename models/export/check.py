@@ -15,8 +15,8 @@ from ...data_modules.parallel import progress
 from ...data_modules.schema import Dimension, Pair, PairDataset, Turn
 from ...data_modules.unchanged import check_unchanged
 from ..artifact import LoadedJudge
-from ..backbones.base import WeightForm
 from ..scoring import Predictor, check_scales, placed
+from ..settings import WeightForm
 
 
 @dataclass(frozen=True)

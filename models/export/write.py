@@ -21,10 +21,11 @@ from ...data_modules.errors import UserError
 from ...data_modules.folders import file_hash
 from ..artifact import LoadedJudge, load_any, staged, write_description
 from ..backbones import DEPTH, load_backbone, read_config
-from ..backbones.base import Backbone, Checkpoint, WeightForm
+from ..backbones.base import Backbone, Checkpoint
 from ..description import BACKBONE, EXPORT, MEMBERS
 from ..judge import DTYPES, EmpathyJudge
 from ..lora import FUSION, LoraLayer, part_of, trained_in_full
+from ..settings import WeightForm
 from ..weight_files import BACKBONE_INDEX, backbone_files, fingerprints, weights_hash, write_weights
 from .check import CheckSet, ExportCheck, bounds_of, compare, score_all
 

@@ -278,7 +278,7 @@ class TestSmallData:
         (own, pairs), made = study, programs("small_data")
         human = own.human["warmth"].to_numpy()[150:]
         found = {
-            method: spearman(own.predict(method, pairs[:150], pairs[150:], 0, False)[0][:, 0], human)
+            method: spearman(own.predict(made.METHODS[method], pairs[:150], pairs[150:], 0, False)[0][:, 0], human)
             for method in made.METHODS
         }
         best = spearman(own.activations.functionals[150:, 0, 0].double().numpy(), human)  # people are noisy

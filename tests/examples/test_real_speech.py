@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -55,11 +55,13 @@ def test_import_to_score(imported, tmp_path, capsys):
     ("table", "clip", "message"),
     [("none.csv", "clip", "none.csv: no such file"), ("t.csv", "clp", "t.csv: no column 'clp'; it has clip, who, v")],
 )
-def test_the_example_says_what_is_wrong_in_a_line(table, clip, message, tmp_path):
+def test_the_example_says_what_is_wrong_in_a_line(table, clip, message, tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_text("clip,who,v\na.wav,s,1\n")
     words = [table, "--clip", clip, "--speaker", "who", "--rating", "v=1:5:1", "--out", "out"]
-    done = subprocess.run([sys.executable, str(EXAMPLE), *words], cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, f"error: {message}\n")
+    monkeypatch.setattr(sys, "argv", ["real_speech.py", *words])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=f"^error: {message}$"):
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
 
 
 @pytest.mark.long

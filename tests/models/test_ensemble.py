@@ -12,7 +12,7 @@ from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.models.artifact import LoadedJudge, load_any, save_judge
 from empathy_judge.models.ensemble import _merged, write_ensemble
-from empathy_judge.models.heads import Prediction, combine
+from empathy_judge.models.heads import Prediction, ScaleSteps, combine
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.judge_calibration import calibrate_judge, store_calibration
 from empathy_judge.models.scoring import Predictor
@@ -58,8 +58,21 @@ def test_an_ensemble_is_the_mean_and_its_variance_that_of_its_members_and_betwee
     assert torch.equal(plain.score, torch.tensor([[3.0, 4.0]]))
     assert plain.deviation[0, 0].item() == pytest.approx(7**0.5)  # (4 + 1 + 9) / 2
     assert 0 < plain.deviation[0, 1].item() < 1e-5  # members agree, and a deviation is above 0
+    assert plain.log_probabilities is None
     own = combine([Prediction(score, torch.full((1, 2), float(n))) for n, score in enumerate(scores, start=1)])
     assert own.deviation[0].tolist() == pytest.approx([(7 + 14 / 3) ** 0.5, (14 / 3) ** 0.5])
+
+
+def test_the_distribution_of_an_ensemble_is_the_mean_of_its_members_probabilities():
+    scales = [Dimension("a", 1, 5, 1), Dimension("b", 0, 2, 1)]
+    steps = ScaleSteps("histogram", scales)
+    shares = [[[0.5, 0, 0, 0, 0.5], [1.0, 0, 0, 0, 0]], [[0, 0.25, 0.5, 0.25, 0], [0, 0.5, 0.5, 0, 0]]]
+    members = [steps.predict(torch.tensor([own]).log()) for own in shares]
+    found = combine(members)
+    levels = found.each()[0].levels(scales)
+    assert levels["a"] == pytest.approx([0.25, 0.125, 0.25, 0.125, 0.25], abs=1e-6)
+    assert levels["b"] == pytest.approx([0.5, 0.25, 0.25], abs=1e-6)
+    assert found.score[0].tolist() == pytest.approx([3.0, 0.75])
 
 
 # ---------------------------------------------------------------- ensembles

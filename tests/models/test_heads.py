@@ -64,6 +64,25 @@ def test_score_and_deviation_are_those_of_a_distribution_over_the_steps(name):
         torch.testing.assert_close(found.deviation[:, column].double(), spread, rtol=0, atol=0.02)
 
 
+@pytest.mark.parametrize("name", OVER_STEPS)
+def test_levels_are_the_shares_of_the_steps_that_a_scale_has(name):
+    found = fresh(name, 50.0)(torch.randn(3, 8))
+    each = found.each()
+    assert len(each) == 3
+    for row, own in enumerate(each):
+        levels = own.levels(SCALES)
+        assert [len(levels[scale.name]) for scale in SCALES] == [5, 3]
+        for column, (scale, shares) in enumerate(zip(SCALES, levels.values(), strict=True)):
+            assert sum(shares) == pytest.approx(1, abs=1e-15)
+            mean = scale.minimum + (scale.step or 0) * sum(step * share for step, share in enumerate(shares))
+            assert mean == pytest.approx(found.score[row, column].item(), abs=1e-4)
+
+
+def test_heads_of_a_number_have_no_levels():
+    assert fresh("regression")(torch.randn(1, 8)).each()[0].levels(SCALES) is None
+    assert fresh("gaussian")(torch.randn(1, 8)).each()[0].levels(SCALES) is None
+
+
 def test_corn_thresholds_are_conditional():
     found = fresh("corn", 20.0)(torch.randn(9, 8))
     further = torch.sigmoid(found.thresholds[:, 1, :2])  # a scale of three steps

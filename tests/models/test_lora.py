@@ -77,7 +77,7 @@ def test_without_parts_only_the_head_is_trained(make_judge):
     judge = make_judge(LoraSettings(parts=[]), pooling="attention")
     assert set(judge.trainable()) == {
         "head.norm.weight", "head.norm.bias", "head.linear.weight", "head.linear.bias",
-        "pooling.score.weight", "pooling.score.bias",
+        "pooling.score.weight",
     }  # fmt: skip
 
 

@@ -32,6 +32,14 @@ def test_a_table_has_what_the_calibration_knows(calibration, kinds):
     assert [column.name for column in row_columns(found)] == ["pair_id", *columns(kinds), "status"]
 
 
+def test_shares_of_raters_are_one_cell():
+    names = [column.name for column in score_columns(NAMES, None, levels=True)]
+    assert names[2:6] == ["empathy_levels", "warmth_levels", "empathy_label", "warmth_label"]
+    found = Assessment({"warmth": Score(1.75, Scale(1.0, 3.0))}, levels={"warmth": (1 / 3, 0.583333333, 1 / 12)})
+    values = flat_scores(found, score_columns(["warmth"], None, levels=True))
+    assert values["warmth_levels"] == "0.333333;0.583333;0.083333"
+
+
 def test_numbers_are_rounded_and_what_is_unknown_stays_empty():
     score = Score(2.123456789, Scale(1.0, 5.0), 0.5, None, None, False, "poor")
     warnings = (Caution("short", "", "response"), Caution("no_speech", "", "context"))
@@ -44,5 +52,7 @@ def test_numbers_are_rounded_and_what_is_unknown_stays_empty():
 
 def test_a_row_of_either_form_says_the_same_of_a_dimension():
     wide = ["pair_id", *columns(CALIBRATED), "status"]
-    assert long_cells(wide) == [LongCells(name, name, f"{name}_standard_error") for name in NAMES]
-    assert long_cells(["pair_id", "dimension", "score", "status"]) == [LongCells(None, "score", "uncertainty")]
+    assert long_cells(wide) == [LongCells(name, name, f"{name}_standard_error", f"{name}_levels") for name in NAMES]
+    assert long_cells(["pair_id", "dimension", "score", "status"]) == [
+        LongCells(None, "score", "uncertainty", "levels")
+    ]

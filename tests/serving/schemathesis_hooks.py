@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 
 import numpy as np
@@ -27,6 +28,24 @@ for media_type, kind in (
     ("audio/aiff", "AIFF"),
 ):
     schemathesis.openapi.media_type(media_type, _clip(kind))
+
+
+_CLIP = io.BytesIO()
+soundfile.write(_CLIP, np.linspace(0, 0.5, 8_000), 8_000, format="WAV")
+_DECISION = {
+    "questions": {"empathy": {"type": "score", "criteria": ["1", "2", "3", "4", "5"]}},
+    "audio": [f"data:audio/wav;base64,{base64.b64encode(_CLIP.getvalue()).decode()}"],
+}
+
+
+@schemathesis.hook
+def map_case(context: schemathesis.HookContext, case: schemathesis.Case) -> schemathesis.Case:
+    """A valid request to `/v1/systemone` is one that this judge can answer: no schema knows its dimensions."""
+    if case.operation.path == "/v1/systemone" and case.meta.generation.mode.is_positive:
+        case.body = {**case.body, **_DECISION} if isinstance(case.body, dict) else _DECISION
+        case.body.pop("files", None)
+        case.body["state"] = ""
+    return case
 
 
 @schemathesis.hook

@@ -38,7 +38,7 @@ class FakeScorer:
         self.description: dict[str, Any] = {}
         self.sampling_rate, self.max_seconds, self.windows = RATE, MAX_SECONDS, False
         self.calibration: object | None = object()
-        self.batch_size, self.knows_preferences = 4, False
+        self.batch_size, self.knows_preferences, self.knows_levels = 4, False, False
         self.batches: list[tuple[list[Pair], float]] = []
         self.open = threading.Event()  # while it is not set, a batch that was begun does not end
         self.open.set()
@@ -63,13 +63,23 @@ class FakeScorer:
         score = 1 + 4 * float(np.abs(pair.response.samples).max())
         known = (0.5, score - level, score + level, False, "fair")
         scales = {own.name: Scale(own.minimum, own.maximum, own.higher_is_better) for own in self.dimensions}
-        return Assessment({name: Score(score, scale, *known) for name, scale in scales.items()}, self.warnings)
+        scores = {name: Score(score, scale, *known) for name, scale in scales.items()}
+        return Assessment(scores, self.warnings, levels=self._levels(score) if self.knows_levels else None)
+
+    def _levels(self, score: float) -> dict[str, tuple[float, ...]]:
+        """The two steps around the score, with their mean."""
+        shares = {}
+        for own in self.dimensions:
+            place = (score - own.minimum) / (own.step or 1)
+            distances = np.abs(np.arange(own.steps) - place)
+            shares[own.name] = tuple(np.clip(1 - distances, 0, 1).tolist())
+        return shares
 
     def compared_on(self, by: Sequence[str] | None) -> str:
         """As a judge whose calibration knows nothing of preferences."""
         raise UserError("nothing is known of preferences")
 
-    def beside_next(self, ranked: Sequence[Any], by: Sequence[str], max_error: float | None = None) -> list[None]:
+    def over_next(self, ranked: Sequence[Any], by: Sequence[str], max_error: float | None = None) -> list[None]:
         """As above."""
         return [None] * len(ranked)
 

@@ -33,6 +33,15 @@ def test_a_score_comes_with_all_that_is_known_of_it(shared):
     assert body["warnings"] == []
     assert body["judge"]["name"] == "judge"
     assert len(body["judge"]["version"]) == 16
+    assert "levels" not in body
+
+
+def test_the_shares_of_raters_come_with_a_score(scorer):
+    scorer.knows_levels = True
+    with in_process(scorer) as service:
+        body = service.score(wav(0.6)).json()
+    assert body["scores"]["empathy"]["score"] == pytest.approx(3.4, abs=1e-3)
+    assert body["levels"]["empathy"] == pytest.approx([0, 0, 0.6, 0.4, 0], abs=1e-3)
 
 
 def test_the_judge_gets_the_turns_of_a_conversation_with_who_speaks(shared):

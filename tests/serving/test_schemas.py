@@ -33,8 +33,8 @@ def documents() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 
 def test_every_status_is_declared(documents):
     for document, token in zip(documents, (set(), {"401"}), strict=True):
-        for path in ("/v1/score", "/v1/rank", "/v1/reward"):
-            assert set(document["paths"][path]["post"]["responses"]) == {"200", *ERRORS, *token}
+        for path, more in (("/v1/score", ()), ("/v1/rank", ()), ("/v1/reward", ()), ("/v1/systemone", ("501",))):
+            assert set(document["paths"][path]["post"]["responses"]) == {"200", *ERRORS, *more, *token}
         for status, response in document["paths"]["/v1/score"]["post"]["responses"].items():
             if status != "200":
                 content = response["content"]["application/json"]
@@ -63,10 +63,12 @@ def test_schemathesis_finds_nothing(token, tmp_path):
     command = [str(Path(sys.executable).with_name("st")), "run", "--seed", "1", "-n", "60", "--no-color"]
     header = ["--header", f"Authorization: Bearer {token}"] if token else []
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": "schemathesis_hooks", "PYTHONPATH": str(Path(__file__).parent)}
-    with live(FakeScorer(), token=token) as service:
+    scorer = FakeScorer()
+    scorer.knows_levels = True
+    with live(scorer, token=token) as service:
         found = subprocess.run(
             [*command, *header, f"{service.url}/openapi.json"],
             env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=500,
         )  # fmt: skip
     assert found.returncode == 0, found.stdout[-3000:]
-    assert "Tested: 8" in found.stdout
+    assert "Tested: 10" in found.stdout

@@ -117,7 +117,7 @@ train(words)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_compute_once_what_they_share(train_arguments, dataset_folder, tmp_path):
     """One feature cache, one comparison of all clips although the data is on a read-only folder, one collective for
     what the loss compares, and no process that ends long before the other."""
@@ -280,7 +280,7 @@ except SystemExit as end:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_processes_that_find_other_checkpoints_stop_and_one_says_what_all_know(train_arguments, tmp_path):
     """With 1: after 2 no launcher would start them again."""
     run = tmp_path / "run"

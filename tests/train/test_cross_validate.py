@@ -166,16 +166,27 @@ def test_a_refit_with_adapters_trains_as_many_epochs_as_were_best(train_argument
     assert last["description"]["provenance"]["start"] == began
 
 
-def test_auto_keeps_the_probe_unless_adapters_are_clearly_better(train_arguments, tmp_path, capsys):
+def test_auto_trains_no_adapters_that_validation_could_not_keep(train_arguments, tmp_path, capsys):
+    run = train(train_arguments(tmp_path / "run", method="auto", **OF_CLIPS, trainer__max_epochs=1))
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("auto: "))
+    assert line.startswith("auto: probe: no adapters are trained, since")
+    assert "come from 3 groups or speakers, at least 5 needed; expected more" in line
+    assert not (run.folder / "lora").exists()
+    assert best_of(run.folder)["agreement"] == best_of(run.folder / "probe")["agreement"]
+    assert run.calibration is not None
+
+
+def test_auto_keeps_the_probe_unless_adapters_are_clearly_better(train_arguments, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(left_out, "MIN_GROUPS", 3)
     words = {"method": "auto", **OF_CLIPS, "optimizer__head_learning_rate": 30.0, "optimizer__learning_rate": 3.0}
     run = train(train_arguments(tmp_path / "run", **words, trainer__max_epochs=1))
     (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("auto: "))
-    chosen, lora, probe, pairs, lead, groups = re.fullmatch(
+    chosen, lora, probe, pairs, lead = re.fullmatch(
         r"auto: (\w+): mean Spearman of lora (\S+), of the probe (\S+) on (\d+) pairs that neither was trained on; "
-        r"lora leads by (\S+) \(no 90 % interval: (\d) groups, at least 5 needed\)",
+        r"lora leads by (\S+) \(no 90 % interval: .*\)",
         line,
     ).groups()
-    assert (chosen, pairs, groups) == ("probe", "9", "3")
+    assert (chosen, pairs) == ("probe", "9")
     assert float(lead) == pytest.approx(float(lora) - float(probe), abs=2e-3)
     kept = best_of(run.folder)
     assert kept["agreement"] == pytest.approx(float({"lora": lora, "probe": probe}[chosen]), abs=1e-3)
@@ -196,6 +207,7 @@ def test_auto_asks_for_an_interval_where_there_are_groups_enough(train_arguments
 
 @pytest.mark.parametrize(("low", "kept", "parts"), [(-0.1, "probe", []), (0.0, "lora", ["language_model"])])
 def test_auto_keeps_adapters_that_are_ahead(low, kept, parts, train_arguments, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(left_out, "MIN_GROUPS", 3)
     monkeypatch.setattr(left_out, "lead_interval", lambda *_: (low, 0.2))
     words = {"method": "auto", "judge__lora__rank": 4, **OF_CLIPS}
     run = train(train_arguments(tmp_path / "run", **words, trainer__max_epochs=1, cache__what="audio"))

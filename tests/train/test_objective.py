@@ -95,6 +95,23 @@ def test_every_head_learns_from_every_loss(head, loss):
         assert after > before + 0.3
 
 
+@pytest.mark.parametrize("head", ["histogram", "corn"])
+def test_two_raters_who_differ_are_two_halves(head):
+    """Of three pairs whose raters gave 1 and 5, twice 2, and 3, 3, 3, 4, the head learns the shares."""
+    given = [[1, 0, 0, 0, 1], [0, 2, 0, 0, 0], [0, 0, 3, 1, 0]]
+    model, objective = build_head(head, 3, SCALES[:1], True), Objective(NATURAL, DEFAULT_SETTINGS, head, SCALES[:1])
+    counts, features = torch.tensor(given)[:, None], 3 * torch.eye(3)
+    labels = said((counts * torch.arange(1, 6)).sum(-1) / counts.sum(-1), counts)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    for _ in range(400):
+        optimizer.zero_grad()
+        sum(objective.terms(model(features), labels).values()).backward()
+        optimizer.step()
+    for prediction, own in zip(model(features).each(), given, strict=True):
+        shares = prediction.levels(SCALES[:1])["warmth"]
+        assert shares == pytest.approx([count / sum(own) for count in own], abs=0.01)
+
+
 @pytest.mark.parametrize(("head", "own"), [("regression", "mse"), ("gaussian", "gaussian_nll"), ("corn", "ordinal"),
                                            ("histogram", "histogram")])  # fmt: skip
 def test_without_losses_a_head_has_its_own(head, own):

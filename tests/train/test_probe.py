@@ -16,6 +16,7 @@ from empathy_judge.models.closed_form import FeatureBatch, fit
 from empathy_judge.models.heads import build_head
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.weight_files import read_checkpoint
+from empathy_judge.train.regression import spread_within
 from empathy_judge.train.run import train
 from safetensors import safe_open
 from scipy.stats import spearmanr
@@ -175,6 +176,27 @@ def test_every_head_starts_where_a_regression_has_ended(name):
     tolerance = 0.05 if name in ("regression", "gaussian") else 0.35
     assert near.sum() > 5
     assert (found - line)[near].abs().max() < tolerance
+
+
+@pytest.mark.parametrize("name", ["histogram", "corn"])
+@pytest.mark.parametrize("spread", [0.3, 0.7, 1.2])
+def test_the_shares_at_the_start_are_as_wide_as_ratings_lie_around_the_regression(name, spread):
+    """Of scores in the middle of a scale, as its ends cut a bell off; a bell over steps has a least width."""
+    torch.manual_seed(0)
+    scales, features, weights = [Dimension("warmth", 1, 7, 0.5)], torch.randn(50, 6), 0.05 * torch.randn(6, 1)
+    head = build_head(name, 6, scales, standardised=True)
+    head.start_from(weights, torch.tensor([4.0]), torch.tensor([4.0]), torch.tensor([spread]))
+    with torch.no_grad():
+        found = head(features)
+    assert found.deviation.mean().item() == pytest.approx(spread, rel=0.15)
+    assert (found.score[:, 0] - 4 - (features @ weights)[:, 0]).abs().max() < 0.2
+
+
+def test_the_spread_of_ratings_is_that_within_pairs_and_what_the_regression_misses():
+    histograms = np.array([[[1, 0, 1]], [[0, 2, 0]], [[0, 0, 0]]])
+    targets = np.array([[2.0], [2.5], [np.nan]])
+    within = spread_within(histograms, targets, np.array([[1.0, 2.0, 3.0]]))
+    assert within.tolist() == pytest.approx([(1 + 0.25) / 2])
 
 
 @pytest.mark.parametrize(

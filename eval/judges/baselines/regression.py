@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from ....data_modules.errors import DataError, counted
 from ....data_modules.schema import Dimension, Pair, PairDataset
 from ....models import closed_form
-from ...checks.pairs import group_of
+from ...frame import group_of
 from .. import OK, score_table
 
 FOLDS = 5

@@ -6,10 +6,10 @@ import asyncio
 import json
 from dataclasses import dataclass
 
+from .prices import Price
 from .provider import Provider
 from .questions import Question
 from .replies import Usage
-from .settings import Price
 
 BYTES_PER_TOKEN = 3.5
 """Of English text, before an answer says more; a little low, so that estimates are a little high."""
@@ -77,7 +77,7 @@ class Budget:
     def size(self, question: Question) -> RequestSize:
         """The size of the request for a question."""
         texts = [question.system, *question.texts]
-        if question.mode in ("schema", "function"):
+        if question.mode in ("schema", "function", "levels"):
             texts.append(json.dumps(question.form.schema()))
         text = sum(len(text.encode(errors="replace")) for text in texts)
         return RequestSize(text, self._provider.seconds(question), question.max_tokens)

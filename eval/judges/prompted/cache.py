@@ -37,6 +37,7 @@ _REPLIES = TypeAdapter(Reply)
 def cache_key(provider: Provider, question: Question, sample: int) -> str:
     """Key of an answer: a hash of provider, model, question with its clips and parameters, and number of the sample."""
     content = [provider.name, provider.host, provider.model, question.fingerprint(), str(sample)]
+    content += [provider.clips] if provider.clips else []
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
 

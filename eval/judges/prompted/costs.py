@@ -11,17 +11,18 @@ from ....data_modules.errors import AudioError, UserError, counted
 from ....data_modules.schema import Pair
 from .cache import cache_key
 from .judges import PromptedJudge
+from .prices import AS_OF, NOTICE, RETIRED, days_left
 from .questions import Question
-from .settings import AS_OF
 
 _PRICE = "price=TEXT_IN:AUDIO_IN:OUT (dollars for a million tokens) and --budget DOLLARS, or price=0:0:0 if it is free"
-_AUDIO = re.compile(r'(?<="data": ")[A-Za-z0-9+/=]{401,}(?=")')  # longer base64 is not shown
+_AUDIO = re.compile(r'(?<=[",])[A-Za-z0-9+/=]{401,}(?=")')  # longer base64 is not shown
 
 
 @dataclass
 class RequestPlan:
     """The requests that asking would send."""
 
+    pairs: int
     questions: int  # in all
     requests: int = 0  # of these, without an answer yet
     seconds: float = 0.0  # of audio in the requests
@@ -36,7 +37,7 @@ class RequestPlan:
 def planned(judge: PromptedJudge, pairs: Sequence[Pair]) -> RequestPlan:
     """Builds every question about the pairs once, and asks none."""
     session, tasks = judge.session, judge.tasks(pairs)
-    plan, question, built = RequestPlan(len(tasks)), None, None
+    plan, question, built = RequestPlan(len(pairs), len(tasks)), None, None
     keys: set[str] = set()
     for task in tasks:
         if task.build is not built:  # samples of one question share its clips
@@ -69,9 +70,9 @@ def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
     `plan` is that of one pass over the pairs; `passes` are one, and one for each listening check.
     """
     provider, settings, budget = judge.session.provider, judge.session.settings, judge.session.budget
-    lines = [f"{judge.name} asks {provider.host}{provider.access}"]
+    lines = [f"{judge.name} asks {provider.host}{provider.access}", *_last_day(judge)]
     if plan.example is not None:
-        sent = [f"{counted(len(plan.example.sounds), 'clip')} for each question (WAV)"]
+        sent = [provider.clips_in_words(plan.example)]
         sent.append("our instructions" if settings.hears == "audio" else "our instructions and transcripts")
         if any(text.startswith("Situation: ") for text in plan.example.texts):
             sent.append("the text about the situation")
@@ -91,10 +92,25 @@ def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
         prices = "as given" if settings.price else f"as of {AS_OF}"
         limit = "" if budget.limit is None else f", budget ${budget.limit:.2f}"
         dollars = plan.dollars + checks * plan.anew
-        lines.append(f"  estimate: ${dollars:.2f} (prices {prices}; {budget.assumed_in_words()}){limit}")
+        rate = f"; 1,000 such pairs: ${1000 * plan.anew / plan.pairs:.2f}" if plan.pairs else ""
+        lines.append(f"  estimate: ${dollars:.2f} (prices {prices}; {budget.assumed_in_words()}){limit}{rate}")
     else:
         lines.append(f"  estimate: no price is known of this model; give {_PRICE}")
     return "\n".join(lines)
+
+
+def _last_day(judge: PromptedJudge) -> list[str]:
+    """A line where the vendor retires the model, or has."""
+    provider, model = judge.session.provider, judge.session.provider.listed
+    left = None if provider.elsewhere else days_left(model)
+    if left is None or left > NOTICE:
+        return []
+    soon = f"{model} retires on {RETIRED[model]}, in {counted(left, 'day')}"
+    return [f"  warning: {soon if left > 0 else _gone(model)}"]
+
+
+def _gone(model: str) -> str:
+    return f"{model} was retired on {RETIRED[model]}; answers that are kept can be read, name another model to ask"
 
 
 def example_request(judge: PromptedJudge, plan: RequestPlan) -> str:
@@ -106,16 +122,18 @@ def example_request(judge: PromptedJudge, plan: RequestPlan) -> str:
 
 
 def check_budget(judge: PromptedJudge, plan: RequestPlan, passes: int) -> None:
-    """Checks before the first question that a price is known, and a budget set unless it is 0; see `disclosure`.
+    """Checks before the first question that the model is there, its price known, and a budget set unless it is 0.
 
     Without a price no budget can be held: the dollars of an answer are its tokens times the price.
 
     Raises:
-        UserError: If a price or a budget is missing.
+        UserError: If the vendor has retired the model, or a price or a budget is missing.
     """
     provider, budget = judge.session.provider, judge.session.budget
     if not (plan.requests or passes > 1):
         return
+    if not provider.elsewhere and (left := days_left(provider.listed)) is not None and left <= 0:
+        raise UserError(f"judge {judge.name}: {_gone(provider.listed)}")
     if budget.price is None:
         server = f" on {provider.host}" if provider.elsewhere else ""
         raise UserError(f"judge {judge.name}: no price is known of this model{server}; give {_PRICE}")

@@ -10,19 +10,27 @@ import numpy as np
 from platformdirs import user_cache_path
 
 from ....data_modules.errors import UserError, counted, shown
+from ....data_modules.ratings import Dimension
 from ....data_modules.schema import PairDataset
 from ...measurement import Asking
 from .cache import AnswerCache
+from .decisions import DecisionProvider
 from .gemini import GeminiProvider
+from .gemini_decision import GeminiDecisionProvider
+from .hume import HumeProvider
 from .judges import PairwiseJudge, PointwiseJudge, PromptedJudge
 from .openai import OpenAIProvider
+from .provider import Provider
 from .questions import Example
+from .qwen import QwenProvider
 from .runner import Session
 from .settings import PromptedSettings, parse_settings
+from .systemone import SystemOneProvider
 
-PROVIDERS = {provider.name: provider for provider in (OpenAIProvider, GeminiProvider)}
+_SPOKEN = (OpenAIProvider, QwenProvider, GeminiProvider, GeminiDecisionProvider, SystemOneProvider, HumeProvider)
+PROVIDERS: dict[str, type[Provider]] = {provider.name: provider for provider in _SPOKEN}
 """The vendors whose protocols are spoken, by the name in a spec."""
-_IN_NAME = ("mode", "rubric", "hears", "examples", "samples", "opponents", "answers", "temperature")
+_IN_NAME = ("mode", "rubric", "hears", "examples", "samples", "opponents", "answers", "clips", "temperature")
 _USUAL = PromptedSettings.model_fields
 _COSTLY = "each listening check asks everything again; name those you want with --checks"
 
@@ -35,7 +43,7 @@ def open_prompted(
     checks_named: bool = False,
     dry_run: bool = False,
 ) -> PromptedJudge:
-    """The judge that a spec names: ``openai:MODEL`` or ``gemini:MODEL``, then `PromptedSettings`, each after a comma.
+    """The judge that a spec names: a name of `PROVIDERS` and a model, then `PromptedSettings`, each after a comma.
 
     Args:
         spec: The spec.
@@ -50,17 +58,24 @@ def open_prompted(
     """
     name, _, rest = spec.partition(":")
     model, *words = rest.split(",")
-    if not model:
+    if not (model or PROVIDERS[name].models):
         raise UserError(f"judge {shown(spec)}: expected {name}:MODEL")
+    if name == "gemini" and "decision" in model:
+        raise UserError(f"judge {shown(spec)}: {model} is a decision model; expected gemini-decision:{model}")
     settings = parse_settings(words, spec)
     dimensions = dataset.card.dimensions
     provider = PROVIDERS[name](model, settings, dry_run)
+    if isinstance(provider, DecisionProvider):
+        settings = _for_levels(spec, provider, settings, dimensions)
     cache = AnswerCache(Path(how.answers or user_cache_path("empathy-judge") / "answers.sqlite"))
     session = Session(provider, settings, cache, how.budget)
     # the name in reports: the model, its server if not the vendor's, and settings that answers depend on
-    given = [f"{n}={getattr(settings, n)}" for n in _IN_NAME if getattr(settings, n) != _USUAL[n].default]
+    usual = {setting: _USUAL[setting].default for setting in _IN_NAME}
+    if isinstance(provider, DecisionProvider):
+        usual["samples"] = 1
+    given = [f"{one}={getattr(settings, one)}" for one in _IN_NAME if getattr(settings, one) != usual[one]]
     server = f"@{provider.host}" if provider.elsewhere else ""
-    judge_name = ",".join([f"{name}:{model}{server}", *given])
+    judge_name = ",".join([f"{name}:{provider.model}{server}", *given])
     only_given = None if checks_named else _COSTLY
     by_number = session.settings.answers == "logprobs"
     if settings.mode == "pairwise":
@@ -79,6 +94,33 @@ def open_prompted(
             )
     examples = choose_examples(dataset, learn_from, settings.examples) if settings.examples else []
     return PointwiseJudge(judge_name, session, dimensions, only_given, examples)
+
+
+def _for_levels(
+    spec: str, provider: DecisionProvider, settings: PromptedSettings, dimensions: Sequence[Dimension]
+) -> PromptedSettings:
+    """The settings as a decision model takes them: it writes nothing, and there is one answer to a question.
+
+    Raises:
+        UserError: If a setting was given that is for models that write, or the service does not take the scales.
+    """
+    for name, only in (("samples", 1), ("temperature", None), ("examples", 0), ("mode", "pointwise")):
+        if name in settings.model_fields_set and (value := getattr(settings, name)) != only:
+            raise UserError(
+                f"judge {shown(spec)}: {name}={value} is for models that write; {provider.name} answers once, with "
+                "probabilities"
+            )
+    if len(dimensions) > provider.most_questions:
+        limit = f"at most {provider.most_questions} of {provider.name}"
+        raise UserError(f"judge {shown(spec)}: {len(dimensions)} dimensions; expected {limit}")
+    for dimension in dimensions:
+        if dimension.step is None or dimension.steps > provider.most_levels:
+            has = "" if dimension.step is None else f", {dimension.steps} steps"
+            raise UserError(
+                f"judge {shown(spec)}: {dimension.name} of {dimension.scale}{has}; {provider.name} takes scales of 2 "
+                f"to {provider.most_levels} steps, and scores are not put into bins"
+            )
+    return settings.model_copy(update={"samples": 1})
 
 
 def choose_examples(dataset: PairDataset, splits: Sequence[str], count: int) -> list[Example]:

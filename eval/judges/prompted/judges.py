@@ -18,7 +18,7 @@ from ....data_modules.ratings import Dimension
 from ....data_modules.schema import Pair
 from ...checks.pairs import context_keys
 from .. import OK, score_table
-from .questions import Example, Question, comparison_question, score_question
+from .questions import Example, Question, comparison_question, read_levels, score_question
 from .runner import AskedOutcome, QueuedQuestion, Session
 
 ALONE = "no other response to its context"
@@ -84,7 +84,8 @@ class PointwiseJudge(PromptedJudge):
         """See `Judge.score`.
 
         ``meta`` has the ``samples`` of each dimension, the versions of the model that gave them (``sample_versions``,
-        None = unknown), and the entries of `record`.
+        None = unknown), and the entries of `record`. A decision model adds ``levels``: by dimension, the probability of
+        each step of its scale, lowest first.
         """
         outcomes = self.session.ask(self.tasks(pairs), self.name)
         count = len(self._asked) * self.session.settings.samples
@@ -99,6 +100,9 @@ class PointwiseJudge(PromptedJudge):
             }
             scores.append([np.mean(values) if values else np.nan for values in samples.values()])
             metas.append({"samples": samples, "sample_versions": versions, **record(of_pair)})
+            if self.session.settings.answers == "levels":  # then there is one answer to each question
+                answers = [outcome.answer.reply for outcome in of_pair if outcome.answer and outcome.values]
+                metas[-1]["levels"] = {d.name: read_levels(reply.levels, d) for reply in answers for d in self.scales}
             failures.append(Counter(outcome.failure for outcome in of_pair if outcome.failure))
         return self._table(pairs, scores, failures, metas)
 

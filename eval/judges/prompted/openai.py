@@ -30,25 +30,28 @@ class OpenAIProvider(Provider):
     official = "https://api.openai.com/v1"
     url_variable = "OPENAI_BASE_URL"
     key_variables = ("OPENAI_API_KEY",)
+    before_audio = ""  # what stands before the base64 of a clip
 
     def __init__(self, model: str, settings: PromptedSettings, dry_run: bool = True) -> None:
         super().__init__(model, settings, dry_run)
-        self._is_audio_model = not self.elsewhere and "audio" in model
-        if self.elsewhere:
+        self._is_openai = self.official == OpenAIProvider.official and not self.elsewhere
+        self._is_audio_model = self._is_openai and "audio" in model
+        if not self._is_openai:
             # Most open models read 12 to 32 tokens for a second of audio; the estimate shall not be too low
             self.audio_tokens_per_second = 32.0
         # Audio models take functions but no schema (their model page); on other servers only text always works
-        best: AnswerMode = "function" if self._is_audio_model else "text" if self.elsewhere else "schema"
+        best: AnswerMode = "function" if self._is_audio_model else "schema" if self._is_openai else "text"
         rest: tuple[AnswerMode, ...] = ("schema", "function", "text", "logprobs")
         self.modes = (best, *(mode for mode in rest if mode != best))
 
     def request(self, question: Question) -> dict[str, Any]:
-        messages = [{"role": "system", "content": question.system}, *map(_message, question.messages)]
+        turns = [_message(message, self.before_audio) for message in question.messages]
+        messages = [{"role": "system", "content": question.system}, *turns]
         if self._is_audio_model and not question.sounds:
             silence = [_part("(This clip is silent and means nothing.)"), _part(sound_of(_SILENCE))]
             messages[-1] = {**messages[-1], "content": [*messages[-1]["content"], *silence]}
         body: dict[str, Any] = {"model": self.model, "messages": messages, "temperature": question.temperature}
-        body["max_tokens" if self.elsewhere else "max_completion_tokens"] = question.max_tokens
+        body["max_completion_tokens" if self._is_openai else "max_tokens"] = question.max_tokens
         if self._is_audio_model:
             body["modalities"] = ["text"]
         schema = question.form.schema()
@@ -68,7 +71,7 @@ class OpenAIProvider(Provider):
 
     def route(self) -> tuple[str, dict[str, str]]:
         headers = {"authorization": f"Bearer {self.key or 'none'}"}
-        if not self.elsewhere:
+        if self._is_openai:
             headers |= {header: os.environ[name] for header, name in _ACCOUNT.items() if os.environ.get(name)}
         return "/chat/completions", headers
 
@@ -103,13 +106,14 @@ class OpenAIProvider(Provider):
         return Usage(None if prompt is None else max(0, prompt - (audio or 0)), audio, written)
 
 
-def _message(message: PromptMessage) -> dict[str, Any]:
+def _message(message: PromptMessage, before_audio: str) -> dict[str, Any]:
     if message.role == "assistant":  # may not be a list of parts on every server
         return {"role": "assistant", "content": "".join(part for part in message.parts if isinstance(part, str))}
-    return {"role": message.role, "content": [_part(part) for part in message.parts]}
+    return {"role": message.role, "content": [_part(part, before_audio) for part in message.parts]}
 
 
-def _part(part: str | Sound) -> dict[str, Any]:
+def _part(part: str | Sound, before_audio: str = "") -> dict[str, Any]:
     if isinstance(part, str):
         return {"type": "text", "text": part}
-    return {"type": "input_audio", "input_audio": {"data": base64.b64encode(part.wav).decode(), "format": "wav"}}
+    data = before_audio + base64.b64encode(part.wav).decode()
+    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}

@@ -11,10 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 import pydantic_core
 
-from ....data_modules.errors import UserError, shown
+from ....data_modules.errors import UserError, counted, shown
 from .questions import Question
 from .replies import Reply, RequestError, Usage, error_in, page_in_words, retry_after, status_in
 from .settings import AnswerMode, PromptedSettings, server_address
@@ -50,6 +51,7 @@ class Provider(ABC):
     """
 
     name: str  # of the vendor, such as ``openai``
+    listed: str  # the model in `prices.PRICES` and `prices.RETIRED`
     host: str  # where questions go
     elsewhere: bool  # whether that is another server than the vendor's, whose prices then say nothing about it
     access: str  # what the disclosure says after the host: who chose it, and which key it gets
@@ -58,23 +60,40 @@ class Provider(ABC):
     audio_tokens_per_second: float  # for estimates of cost
     likely_tokens: int  # of an answer, thoughts included; for estimates too
     max_tokens: int  # longest answer that is allowed, thoughts included
-    official: ClassVar[str]  # address of the vendor
+    clips: str = ""  # how clips are sent, one of `clip_forms`
+    official: ClassVar[str]  # address of the vendor; empty = there is none that all use
+    domains: ClassVar[tuple[str, ...]] = ()  # of the vendor, where customers have addresses of their own
+    models: ClassVar[tuple[str, ...]] = ()  # all that there are, the usual one first; empty = any name
+    clip_forms: ClassVar[tuple[str, ...]] = ()  # values of `PromptedSettings.clips`, the usual one first
     url_variable: ClassVar[str]  # environment variable in which the vendor's SDK looks for another address
     key_variables: ClassVar[tuple[str, ...]]  # those in which it looks for the key; the first that is set counts
 
     def __init__(self, model: str, settings: PromptedSettings, dry_run: bool = True) -> None:
+        model = model or next(iter(self.models), "")
         spec = f"{self.name}:{model}"
+        if self.models and model not in self.models:
+            raise UserError(f"{spec}: expected {self.name}:{' or '.join(self.models)}; the service names no model")
+        if settings.clips not in ("auto", *self.clip_forms):
+            others = f"expected one of {', '.join(self.clip_forms)}" if self.clip_forms else "clips are sent in one way"
+            raise UserError(f"{spec}: clips={settings.clips}; {others}")
+        if self.clip_forms:
+            self.clips = self.clip_forms[0] if settings.clips == "auto" else settings.clips
         try:
             import httpx
         except ImportError:
             raise UserError(f"{spec}: httpx is not installed; run pip install 'empathy-judge[api]'") from None
+        self.listed = f"{self.name}:{model.removeprefix('models/')}"  # Google's may be named in full
         self.model, self._http, self._timeout, self._client = model, httpx, settings.timeout, None
         url = settings.base_url or os.environ.get(self.url_variable, "").strip() or self.official
+        if not url:
+            raise UserError(f"{spec}: has no server of its own; expected {spec},base_url=http://HOST:PORT")
         try:
             self._url = server_address(url)
         except ValueError as error:
             raise UserError(f"{spec}: the variable {self.url_variable} is {shown(url)}; expected {error}") from None
-        self.elsewhere = self._url != self.official
+        place = urlsplit(self._url)
+        own = place.scheme == "https" and any(f".{place.hostname}".endswith(f".{one}") for one in self.domains)
+        self.elsewhere = self._url != self.official and not own
         self.host = self._url.split("://")[-1].removesuffix("/v1")
         variables = ("EMPATHY_JUDGE_API_KEY",) if self.elsewhere and settings.base_url else self.key_variables
         keys = {name: key for name in variables if (key := os.environ.get(name, "").strip())}
@@ -96,6 +115,10 @@ class Provider(ABC):
     @abstractmethod
     def route(self) -> tuple[str, dict[str, str]]:
         """Path of the request, and headers with the key."""
+
+    def decode(self, content: bytes) -> Any:
+        """What an answer holds; ValueError where it is not JSON."""
+        return pydantic_core.from_json(content)
 
     @abstractmethod
     def reply(self, body: Any) -> Reply:
@@ -120,6 +143,14 @@ class Provider(ABC):
         """Seconds of audio in the request."""
         return sum(sound.seconds for sound in question.sounds)
 
+    def clips_in_words(self, question: Question) -> str:
+        """How many clips a request has, for the disclosure."""
+        return f"{counted(len(question.sounds), 'clip')} for each question (WAV)"
+
+    def body(self, question: Question) -> dict[str, Any]:
+        """The request as arguments of httpx."""
+        return {"json": self.request(question)}
+
     # ------------------------------------------------------------ one request
 
     async def ask(self, question: Question) -> Reply:
@@ -127,7 +158,7 @@ class Provider(ABC):
         status, headers, content = await self._post(question)
         body = None
         try:
-            body = pydantic_core.from_json(content)
+            body = self.decode(content)
         except ValueError as error:
             if status == 200 and content.lstrip().startswith(b"<"):  # of a proxy: no model has written it
                 page = f"a web page in place of an answer: {page_in_words(_beginning(content))}"
@@ -167,7 +198,7 @@ class Provider(ABC):
         # Nothing is decompressed: a few kilobytes may contain gigabytes
         headers["accept-encoding"] = "identity"
         try:
-            request = self._client.stream("POST", self._url + path, headers=headers, json=self.request(question))
+            request = self._client.stream("POST", self._url + path, headers=headers, **self.body(question))
             async with request as response:
                 async for chunk in response.aiter_raw():
                     content += chunk
@@ -193,7 +224,8 @@ class Provider(ABC):
         else:  # statuses of 500 and above are all of one kind
             error = self.error(code, headers, fields, f"HTTP {code} {text}" if code >= 500 else text)
         try:
-            written = bool(self.reply(body).content)
+            reply = self.reply(body)
+            written = bool(reply.content or reply.levels)
         except ValueError:
             written = False
         usage = self.usage(body)

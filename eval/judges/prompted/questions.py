@@ -9,27 +9,28 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 import soundfile
-import yaml
 
 from ....data_modules.audio import AudioSource, load_clip, resample
 from ....data_modules.errors import UserError, shown
-from ....data_modules.ratings import LABELS, Dimension
+from ....data_modules.ratings import Dimension
 from ....data_modules.schema import Pair
 from ....data_modules.steps import STEP_TOLERANCE
-from .settings import AnswerMode, PromptedSettings, RubricName
+from .rubrics import describe, level_questions
+from .settings import AnswerMode, PromptedSettings
 
 MAX_RATE = 24_000
 """Hz; clips are sent at their own rate up to this one. Every judge gets the same bytes."""
 REASON = "reason"
 """The first field of an answer, in which the judge says what it heard."""
 UNREADABLE, OUT_OF_RANGE = "unreadable answer", "score out of range"
-"""Failures of an answer without a score."""
+WRONG_LEVELS, NO_DISTRIBUTION = "levels missing or foreign", "probabilities do not sum to 1"
+"""Failures of an answer without a score; the last two are those of a decision model."""
+_SUM = (0.99, 1.01)  # of the probabilities of an answer: servers round each of them
 _LONGEST = 20_000  # characters of an answer that are parsed; hostile answers can make parsing slow
 # A number and nothing else: of "4/5", "3-4" or "four of 5" nobody knows which is meant, and Python reads 1_0 as 10
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
@@ -53,14 +54,18 @@ class AnswerForm:
 
     ``scores`` are a number for each dimension, on its scale (rating points). Numbers between its steps are taken as
     they are; numbers outside are not clipped to it. ``verdicts`` name for each dimension the better response: 1 = the
-    first, -1 = the second, 0 = a tie. A ``number`` stands alone, for the expectation over its first token.
+    first, -1 = the second, 0 = a tie. A ``number`` stands alone, for the expectation over its first token. ``levels``
+    are the probabilities of the steps of each scale, which a decision model gives.
     """
 
     dimensions: tuple[Dimension, ...]  # those asked about; exactly one where a number is asked for
-    kind: Literal["scores", "verdicts", "number"] = "scores"
+    kind: Literal["scores", "verdicts", "number", "levels"] = "scores"
+    questions: Mapping[str, Any] = field(default_factory=dict)  # to a decision model, by dimension, in order
 
     def schema(self) -> dict[str, Any]:
-        """The form as a JSON schema."""
+        """The form as a JSON schema, or the questions of a decision model."""
+        if self.kind == "levels":
+            return {**self.questions}
         if self.kind == "number":
             return _object({self.dimensions[0].name: {"type": "number"}})
         asks = "how the voices differ" if self.kind == "verdicts" else "what the voices sound like"
@@ -85,12 +90,19 @@ class AnswerForm:
         )
         return f'Answer with one JSON object and nothing else: {{"{REASON}": "<one sentence>", {fields}}}'
 
-    def read(self, answer: str, alternatives: Mapping[str, float] | None = None) -> dict[str, float]:
+    def read(
+        self,
+        answer: str,
+        alternatives: Mapping[str, float] | None = None,
+        levels: Mapping[str, Sequence[float | None]] | None = None,
+    ) -> dict[str, float]:
         """Name -> number, from the last JSON object that has all names: models put prose and code fences around it.
 
         Raises:
             Unread: If the answer does not have the form.
         """
+        if self.kind == "levels":
+            return {d.name: _expected_level(read_levels(levels or {}, d), d) for d in self.dimensions}
         if self.kind == "number":
             (dimension,) = self.dimensions
             if (expected := _expected_score(alternatives or {}, dimension)) is not None:
@@ -107,6 +119,29 @@ class AnswerForm:
         if not _PREFERENCE.keys() >= {*preferred.values()}:
             raise Unread(UNREADABLE)
         return {name: _PREFERENCE[which] for name, which in preferred.items()}
+
+
+def read_levels(levels: Mapping[str, Sequence[float | None]], dimension: Dimension) -> list[float]:
+    """The probabilities of the steps of a scale, lowest first, from `Reply.levels`; they sum to 1.
+
+    Raises:
+        Unread: If there is not one for each step, one is none, or their sum is off by more than 1 %.
+    """
+    given = levels.get(dimension.name, ())
+    if len(given) != dimension.steps:
+        raise Unread(WRONG_LEVELS)
+    numbers = [number for number in given if number is not None]
+    total = sum(numbers)
+    if len(numbers) != len(given) or not _SUM[0] <= round(total, 9) <= _SUM[1]:
+        raise Unread(NO_DISTRIBUTION)
+    return [number / total for number in numbers]
+
+
+def _expected_level(probabilities: Sequence[float], dimension: Dimension) -> float:
+    """The mean of a distribution over the steps of a scale, in rating points."""
+    assert dimension.step is not None
+    index = sum(number * probability for number, probability in enumerate(probabilities))
+    return min(dimension.minimum + dimension.step * index, float(dimension.maximum))
 
 
 def _expected_score(alternatives: Mapping[str, float], dimension: Dimension) -> float | None:
@@ -154,35 +189,6 @@ def _object(fields: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False}
 
 
-# ---------------------------------------------------------------- rubrics
-
-
-@cache
-def _rubrics() -> dict[str, Any]:
-    return yaml.safe_load(Path(__file__).with_name("rubrics.yaml").read_text(encoding="utf-8"))
-
-
-def describe(rubric: RubricName, dimensions: Sequence[Dimension]) -> str:
-    """A rubric of ``rubrics.yaml`` in words, each dimension with the anchored points of its scale.
-
-    Anchors are placed on the nearest possible score; on short scales the inner ones are left out.
-    """
-    chosen = _rubrics()[rubric]
-    paragraphs = [chosen["aim"].replace("{delivery}", _rubrics()["delivery"])]
-    for dimension in dimensions:
-        anchors = chosen.get("anchors", LABELS)[:: 1 if dimension.higher_is_better else -1]
-        lines: dict[str, str] = {}
-        # The ends first, then the middle: on a short scale two anchors share a point, and the first one keeps it
-        for position in (0, 4, 2, 1, 3):
-            value = position / 4 * (dimension.maximum - dimension.minimum)
-            if dimension.step is not None:
-                value = round(value / dimension.step) * dimension.step
-            lines.setdefault(f"{dimension.minimum + value:g}", anchors[position])
-        head = f'{dimension.name.replace("_", " ")} ("{dimension.name}"), {dimension.scale}:'
-        paragraphs.append("\n".join([head, *(f"  {point} = {lines[point]}" for point in sorted(lines, key=float))]))
-    return "\n\n".join(paragraphs)
-
-
 # ---------------------------------------------------------------- questions
 
 
@@ -209,8 +215,8 @@ class Question:
     system: str  # the instructions
     messages: tuple[PromptMessage, ...]  # the last one is the question
     form: AnswerForm  # what the answer must hold
-    # how the form is imposed: by a schema, a function to call, in words, or in words with the probabilities of other
-    # first tokens
+    # how the form is imposed: by a schema, a function to call, in words, in words with the probabilities of other first
+    # tokens, or by the questions of a decision model
     mode: AnswerMode
     temperature: float  # of sampling
     max_tokens: int  # longest answer
@@ -246,6 +252,7 @@ class Example:
 
 _ONE = "You hear what a person says (the context) and a spoken response to it."
 _TWO = "You hear what a person says (the context) and two spoken responses to it."
+_REPLY = "You hear a spoken response to what a person said (the context)."
 _READ = "You read the transcript of what a person says (the context) and of a spoken response to it."
 _ASK = "Rate the response."
 _WHICH = "Which response deserves the higher rating on each quality?"
@@ -261,17 +268,21 @@ def score_question(
     """Asks for the scores of one pair, after rated examples.
 
     `PromptedSettings.answers` must be a way that the model supports, not ``auto``; with ``logprobs`` there is exactly
-    one dimension.
+    one dimension, with ``levels`` there are no examples and each scale has steps.
 
     Raises:
         AudioError: If a clip cannot be used.
         UserError: If a transcript is asked for that the pair does not have.
     """
+    scene = _READ if settings.hears == "transcript" else _REPLY if settings.clips == "response" else _ONE
+    if settings.answers == "levels":
+        asked = AnswerForm(tuple(dimensions), "levels", level_questions(settings.rubric, dimensions))
+        said = PromptMessage("user", tuple(_pair_parts(pair, settings)))
+        return Question(scene, (said,), asked, "levels", 0.0, max_tokens)
     shown_first: list[PromptMessage] = []
     for example in examples:
         shown_first.append(PromptMessage("user", (*_example_parts(example.pair, settings), _ASK)))
         shown_first.append(PromptMessage("assistant", (_example_answer(example, dimensions, settings),)))
-    scene = _READ if settings.hears == "transcript" else _ONE
     form = AnswerForm(tuple(dimensions), "number" if settings.answers == "logprobs" else "scores")
     return _question(settings, max_tokens, scene, shown_first, _pair_parts(pair, settings), _ASK, form)
 
@@ -325,7 +336,8 @@ def _side(
     settings: PromptedSettings, label: str, clips: Sequence[tuple[str, AudioSource]], pair: Pair, column: str
 ) -> Iterator[str | Sound]:
     """Labelled clips, the transcript in a column of the pair, or both, depending on `settings.hears`."""
-    if settings.hears != "transcript":
+    left_out = label == "Context" and settings.clips == "response"
+    if settings.hears != "transcript" and not left_out:
         for clip_label, source in clips:
             yield f"{clip_label} (audio):"
             yield sound_of(source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -25,6 +25,8 @@ _STATUSES = {
     503: "unavailable service_unavailable overloaded overloaded_error",
     504: "deadline_exceeded timeout timeout_error gateway_timeout",
 }
+# Fields beside which a message is no error
+_ANSWERS = {"choices", "candidates", "promptFeedback", "answers", "prompt_feedback"}
 _NAMES = ("code", "status", "type")  # fields that tell the kind of an error, the most exact first
 _STATUS_OF = {word: status for status, words in _STATUSES.items() for word in words.split()}
 _T = TypeVar("_T")
@@ -50,6 +52,9 @@ class Reply:
     usage: Usage = Usage()
     # first token that might have been written -> natural logarithm of its probability
     alternatives: Mapping[str, float] = field(default_factory=dict)
+    # of a decision model: question -> probability of each level, lowest first; None = it is none, empty = the levels
+    # have other names than 0, 1, 2 ...
+    levels: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -145,7 +150,7 @@ def error_in(body: Any) -> dict[str, Any] | None:
         fields = {"message": inner} if isinstance(inner, str) else inner
         if isinstance(fields, dict) and (_words(fields) or any(fields.get(name) for name in _NAMES)):
             return fields
-    if not {"choices", "candidates", "promptFeedback"} & body.keys() and _words(body):
+    if not _ANSWERS & body.keys() and _words(body):
         return {**body, "message": _words(body)}
     return None
 
@@ -169,4 +174,10 @@ def page_in_words(page: str) -> str:
 
 def _words(fields: dict[str, Any]) -> str:
     words = [fields[name] for name in ("message", "detail") if isinstance(fields.get(name), str)]
+    # FastAPI's list of what is wrong with a request, each with its place; Cloudflare's list of errors
+    for name, text in (("detail", "msg"), ("errors", "message")):
+        for entry in fields[name] if isinstance(fields.get(name), list) else ():
+            if isinstance(entry, dict) and isinstance(entry.get(text), str):
+                place = entry["loc"] if isinstance(entry.get("loc"), list) else []
+                words.append(": ".join([*([".".join(map(str, place))] if place else []), entry[text]]))
     return next((text for text in words if text.strip()), "")

@@ -19,10 +19,11 @@ from ....data_modules.errors import ASKED_TO_STOP, AudioError, UserError
 from ....data_modules.parallel import ProgressBar, in_daemon_thread, listen, restore
 from .budget import Budget
 from .cache import AnswerCache, CachedAnswer, cache_key
+from .prices import PRICES
 from .provider import Provider
 from .questions import AnswerForm, Question, Unread
 from .replies import ANSWERED, CUT_OFF, REFUSED, Reply, RequestError
-from .settings import PRICES, PromptedSettings
+from .settings import PromptedSettings
 
 ATTEMPTS = 6
 """Most attempts of a request where the server fails. Rate limit errors count separately, up to `_LIMITED_ATTEMPTS`."""
@@ -74,7 +75,7 @@ def values_in(reply: Reply, form: AnswerForm) -> dict[str, float]:
     if reply.kind not in (ANSWERED, CUT_OFF):
         raise Unread(reply.kind)
     try:
-        return form.read(reply.content, reply.alternatives)
+        return form.read(reply.content, reply.alternatives, reply.levels)
     except Unread as error:
         if reply.kind == CUT_OFF:
             raise Unread(CUT_OFF) from None
@@ -146,7 +147,7 @@ class Session:
         if mode not in provider.modes:
             raise UserError(f"{self._name}: answers={mode}; expected one of {', '.join(provider.modes)}")
         self.provider, self.settings = provider, settings.model_copy(update={"answers": mode})
-        price = settings.price or (None if provider.elsewhere else PRICES.get(self._name))
+        price = settings.price or (None if provider.elsewhere else PRICES.get(provider.listed))
         self.budget = Budget(provider, price, budget)
         self.answers = answers
 

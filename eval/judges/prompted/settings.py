@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from ....data_modules.errors import UserError, shown
 from ....data_modules.numerals import is_plain, parse_number
+from .prices import Price
 
 RubricName = Literal["vocal", "attunement", "support", "plain"]
-AnswerMode = Literal["schema", "function", "text", "logprobs"]
-
-
-class Price(NamedTuple):
-    """Dollars for a million tokens of text read, of audio read, and written."""
-
-    text_in: float
-    audio_in: float
-    out: float
-
-
-AS_OF = "November 2026"
-PRICES = {
-    "openai:gpt-audio-1.5": Price(2.5, 32.0, 10.0),
-    "openai:gpt-audio": Price(2.5, 32.0, 10.0),
-    "gemini:gemini-3.1-pro-preview": Price(2.0, 2.0, 12.0),
-}
-"""Dollars for a million tokens, as of `AS_OF`; vendors change them, a spec can say ``price=...``."""
+AnswerMode = Literal["schema", "function", "text", "logprobs", "levels"]
 
 
 def _price(value: object) -> object:
@@ -71,7 +55,10 @@ class PromptedSettings(BaseModel, frozen=True):
     # responses that each is compared with, neighbours on a circle, which come in twos; 0 = all of its group
     opponents: int = Field(default=4, ge=0, le=1000, multiple_of=2)
     # how the form of the answer is imposed; auto = as the model supports it
-    answers: Literal["auto", "schema", "function", "text", "logprobs"] = "auto"
+    answers: Literal["auto", "schema", "function", "text", "logprobs", "levels"] = "auto"
+    # how a decision model gets the clips, where there are several ways: the field of System One that has them; for Hume
+    # joined, or the response alone; auto = as most servers want it
+    clips: Literal["auto", "audio", "files", "joined", "response"] = "auto"
     temperature: float | None = Field(default=None, ge=0, le=2)  # None = 0 for one sample, 1 for several
     rpm: float | None = Field(default=None, ge=0.1, le=1e6)  # requests a minute; None = adapt to what the server says
     concurrency: int = Field(default=8, ge=1, le=1000)  # most requests under way

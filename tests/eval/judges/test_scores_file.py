@@ -36,6 +36,20 @@ def test_score_table_is_long_and_marks_what_is_not_finite():
     check_score_table(table, ConstantJudge({"empathy": 3.0, "warmth": 3.0}), PAIRS)
 
 
+def test_shares_of_raters_are_read_from_either_form_of_a_file(tmp_path):
+    long = tmp_path / "long.csv"
+    long.write_text("pair_id,dimension,score,levels\na,empathy,2.5,0.25;0.25;0.25;0.25\nb,empathy,1,\n")
+    table = ScoresFile(long).score(PAIRS)
+    assert table["levels"].tolist() == [(0.25,) * 4, None, None]
+    wide = tmp_path / "wide.csv"
+    wide.write_text("pair_id,empathy,empathy_levels,empathy_label,status\na,1.5,0.500000;0.500000,poor,ok\n")
+    assert ScoresFile(wide).score(PAIRS)["levels"][0] == (0.5, 0.5)
+    for cell in ("0.5;0.6", "0.5;x", "1;0.5;-0.5"):
+        long.write_text(f"pair_id,dimension,score,levels\na,empathy,2.5,{cell}\n")
+        with pytest.raises(DataError, match="expected shares of raters that sum to 1"):
+            ScoresFile(long)
+
+
 def test_score_table_refuses_another_shape():
     with pytest.raises(ValueError, match="for 3 pairs and 2 dimensions"):
         score_table(PAIRS, ("empathy", "warmth"), np.zeros((3, 1)))

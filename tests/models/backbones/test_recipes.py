@@ -38,6 +38,7 @@ from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.writing import write_dataset
 from empathy_judge.models import BEST, CHECKPOINTS, LAST
 from empathy_judge.models.artifact import load_any
+from empathy_judge.models.backbones import FAMILIES
 from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.checkpointing import position_of
@@ -47,8 +48,6 @@ from ...conftest import output_of
 
 ROOT = Path(__file__).parents[3]
 RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
-FAST = ("nano",)
-"""Recipes that run with every `make test`; the others take a minute each and run with `make test-all`."""
 NEEDS = {"strategy_zero2": "deepspeed", "nano_wandb": "wandb"}
 RATE, GROUPS = 16_000, 36
 SCALE = Dimension("empathy", 1, 5, 1)
@@ -154,9 +153,10 @@ def command_of(name: str, data: Path, run: Path) -> list[str]:
 
 
 def family_of(backbone: str) -> str:
-    """Its recipe is called as the family."""
+    """The names of its recipes begin with that of the family."""
     recipes = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / "configs").glob("*.yaml")}
-    return next(name for name, recipe in recipes.items() if recipe.get("judge", {}).get("backbone") == backbone)
+    recipe = next(name for name, recipe in recipes.items() if recipe.get("judge", {}).get("backbone") == backbone)
+    return max((family for family in FAMILIES if recipe.startswith(family)), key=len)
 
 
 def killed(start: list[str], until: Path, folder: Path) -> None:
@@ -197,9 +197,8 @@ def exported_scores(run: Path, rated: Path, folder: Path, capsys: pytest.Capture
     return exported[SCALE.name], float(own.score[0])
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in FAST else pytest.mark.long) for name in RECIPES]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_trains_survives_a_kill_and_becomes_a_judge(name, rated, on_the_hub, table, tmp_path, capsys):
     if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
         pytest.skip(f"configs/{name}.yaml needs {NEEDS[name]}, which is not installed")

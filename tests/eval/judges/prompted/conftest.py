@@ -15,10 +15,8 @@ from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset, Turn
 from empathy_judge.data_modules.writing import write_dataset
 from empathy_judge.eval.judges.prompted.cache import AnswerCache
-from empathy_judge.eval.judges.prompted.factory import open_prompted
-from empathy_judge.eval.judges.prompted.gemini import GeminiProvider
+from empathy_judge.eval.judges.prompted.factory import PROVIDERS, open_prompted
 from empathy_judge.eval.judges.prompted.judges import PairwiseJudge, PointwiseJudge
-from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
 from empathy_judge.eval.judges.prompted.runner import Session
 from empathy_judge.eval.judges.prompted.settings import parse_settings
 from empathy_judge.eval.measurement import Asking
@@ -56,8 +54,15 @@ def make_pairs() -> Callable[[int], list[Pair]]:
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch) -> None:
     """Whoever runs the tests may have keys."""
-    keys = ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "EMPATHY_JUDGE_API_KEY")
-    for name in (*keys, "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL"):
+    keys = (
+        "OPENAI_API_KEY",
+        "GEMINI_API_KEY",
+        "GOOGLE_API_KEY",
+        "EMPATHY_JUDGE_API_KEY",
+        "HUME_API_KEY",
+        "DASHSCOPE_API_KEY",
+    )
+    for name in (*keys, "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL", "DASHSCOPE_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -77,10 +82,11 @@ def make_judge(store) -> Callable[..., PointwiseJudge | PairwiseJudge]:
         settings: Sequence[str] = ("samples=1",),
         budget: float | None = None,
         dimensions: Sequence[Dimension] = (EMPATHY,),
+        base: str = "",
     ) -> PointwiseJudge | PairwiseJudge:
-        base = f"{url}/v1" if vendor == "openai" else url
+        base = f"{url}/v1" if vendor in ("openai", "qwen") else f"{url}{base}"
         parsed = parse_settings([f"base_url={base}", *settings], vendor)
-        provider = (OpenAIProvider if vendor == "openai" else GeminiProvider)("a-model", parsed)
+        provider = PROVIDERS[vendor]("" if PROVIDERS[vendor].models else "a-model", parsed)
         session = Session(provider, parsed, store, budget)
         judge = PairwiseJudge if parsed.mode == "pairwise" else PointwiseJudge
         return judge(vendor, session, dimensions)

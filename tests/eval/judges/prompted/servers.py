@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import hashlib
 import json
 import random
@@ -53,7 +54,9 @@ def serve(behave: Callable[[Request], Response]) -> Iterator[Server]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            request = Request(self.path, dict(self.headers), json.loads(body))
+            kind = self.headers["Content-Type"]
+            sent = json.loads(body) if "json" in kind else form_of(kind, body)
+            request = Request(self.path, dict(self.headers), sent)
             seen.append(request)
             response = behave(request)
             time.sleep(response.delay)
@@ -90,6 +93,17 @@ def serve(behave: Callable[[Request], Response]) -> Iterator[Server]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def form_of(kind: str, body: bytes) -> dict[str, Any]:
+    """The parts of a form by name, in order: JSON as what it says, all else as bytes."""
+    message = email.message_from_bytes(b"Content-Type: " + kind.encode() + b"\r\n\r\n" + body)
+    parts = {}
+    for part in message.walk():
+        if name := part.get_param("name", header="content-disposition"):
+            content: Any = part.get_payload(decode=True)
+            parts[name] = json.loads(content) if part.get_content_type() == "application/json" else content
+    return parts
 
 
 def in_turn(responses: Sequence[Response]) -> Callable[[Request], Response]:
@@ -159,10 +173,54 @@ def gemini_error(code: int, status: str, message: str, details: list[dict[str, A
     return Response({"error": {"code": code, "message": message, "status": status, "details": details or []}}, code)
 
 
+SHARES = (0, 0.125, 0.125, 0.375, 0.375)
+"""Probabilities of the steps 1 to 5 of a scale, whose mean is 4."""
+
+
+def level_answers(shares: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """The answers of a decision model, which all vendors write alike; score and confidence say something else."""
+    return {
+        name: {
+            "type": "score",
+            "score": 0.5,
+            "confidence": 0.375,
+            "legend": {str(number): f"level {number}" for number in range(len(given))},
+            "probabilities": {str(number): share for number, share in enumerate(given)},
+        }
+        for name, given in shares.items()
+    }
+
+
+def gemini_decision_answer(shares: Mapping[str, Sequence[Any]], **changes: Any) -> dict[str, Any]:
+    """What ``/v1beta/decisions`` gives: the types of google-genai 3.6.1 (`google.genai.decisions`)."""
+    by_kind = [{"modality": "audio", "tokens": 320}, {"modality": "text", "tokens": 100}]
+    usage = {"total_input_tokens": 420, "total_output_tokens": 0, "input_tokens_by_modality": by_kind}
+    return {"answers": level_answers(shares), "usage": usage, **changes}
+
+
+def systemone_answer(shares: Mapping[str, Sequence[Any]], **changes: Any) -> dict[str, Any]:
+    """What ``/v1/systemone`` gives (vLLM 0.33.0)."""
+    usage = {"input_tokens": 420, "output_tokens": 0}
+    known = {"id": "d1", "object": "structured_decision", "created": 1_790_000_000, "model": "clef-omni-1"}
+    return {**known, "answers": level_answers(shares), "usage": usage, "diagnostics": {}, **changes}
+
+
+def hume_answer(shares: Mapping[str, Sequence[Any]], **changes: Any) -> dict[str, Any]:
+    """What ``/v0/decisions/file`` gives, by its documentation of November 2026."""
+    run = {"run_id": "5a4e7a50-0000-4000-8000-000000000000", "received": {"input_tokens": 420}}
+    return {"answers": level_answers(shares), **run, **changes}
+
+
+DECIDING = {"gemini-decision": gemini_decision_answer, "systemone": systemone_answer, "hume": hume_answer}
+"""Decision models: vendor -> what it answers."""
+
+
 def answer(vendor: str, content: Any, **changes: Any) -> dict[str, Any]:
-    """What a vendor answers; content that is no text is written as JSON."""
+    """What a vendor answers; content that is no text is written as JSON. A decision model gives levels for `GOOD`."""
+    if vendor in DECIDING:
+        return DECIDING[vendor]({"vocal_empathy": SHARES} if content is GOOD else content, **changes)
     text = content if isinstance(content, str) or content is None else json.dumps(content)
-    return openai_answer(text, **changes) if vendor == "openai" else gemini_answer(text, **changes)
+    return openai_answer(text, **changes) if vendor in ("openai", "qwen") else gemini_answer(text, **changes)
 
 
 def asked_about(request: Request) -> str:

@@ -11,8 +11,8 @@ import pytest
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.budget import HEADROOM, Budget, RequestSize
+from empathy_judge.eval.judges.prompted.prices import Price
 from empathy_judge.eval.judges.prompted.replies import Usage
-from empathy_judge.eval.judges.prompted.settings import Price
 
 from .conftest import EMPATHY, OPENAI_PRICE, RUNNER
 from .servers import GOOD, Request, Response, answer, asked_about, openai_answer, serve

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import date
+
 import pytest
 from empathy_judge.cli import main
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
+from empathy_judge.eval.judges.prompted import prices
 from empathy_judge.eval.judges.prompted.costs import check_budget, disclosure, planned
 from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
 from empathy_judge.eval.judges.prompted.questions import score_question
 from empathy_judge.eval.judges.prompted.settings import parse_settings
 
+from ...conftest import dataset_of
 from .conftest import EMPATHY, OPENAI_PRICE, clip
 from .servers import GOOD, Response, answer, serve
 
@@ -60,6 +65,71 @@ def test_an_estimate_says_what_it_assumes(opened, make_dataset):
     ):
         judge = opened(spec, make_dataset(n_groups=4), dry_run=True)
         assert assumed in disclosure(judge, planned(judge, []), 1)
+
+
+def test_the_price_of_1_000_pairs_is_that_of_these_however_many_were_asked(make_judge, make_pairs):
+    judge = make_judge("openai", "http://127.0.0.1:9", ["samples=2", OPENAI_PRICE])
+    for count in (1, 4):
+        plan = planned(judge, make_pairs(count))
+        each = plan.dollars / count
+        assert 1 < 1000 * each < 20
+        assert disclosure(judge, plan, 1).splitlines()[-1].endswith(f"; 1,000 such pairs: ${1000 * each:.2f}")
+    assert "1,000 such pairs" not in disclosure(judge, planned(judge, []), 1)
+
+
+class Today(date):
+    """A day that a test chooses."""
+
+    now = date(2026, 11, 28)
+
+    @classmethod
+    def today(cls) -> Today:
+        return cls(cls.now.year, cls.now.month, cls.now.day)
+
+
+RETIRING = "openai:gpt-audio-mini"  # on 20 January 2027
+
+
+@pytest.mark.parametrize(
+    ("today", "said"),
+    [
+        (date(2026, 10, 21), None),
+        (date(2026, 10, 22), "retires on 2027-01-20, in 90 days"),
+        (date(2027, 1, 19), "retires on 2027-01-20, in 1 day"),
+        (date(2027, 1, 20), "was retired on 2027-01-20; answers that are kept can be read"),
+        (date(2027, 3, 1), "was retired on 2027-01-20; answers that are kept can be read"),
+    ],
+)
+def test_a_model_that_its_vendor_retires(today, said, opened, make_pairs, monkeypatch):
+    monkeypatch.setattr(prices, "date", Today)
+    monkeypatch.setattr(Today, "now", today)
+    judge = opened(RETIRING, dataset_of([], [], EMPATHY), budget=1, dry_run=True)
+    plan = planned(judge, make_pairs(1))
+    warnings = [line for line in disclosure(judge, plan, 1).splitlines() if "warning" in line]
+    assert [f"  warning: {RETIRING} {said}" in line for line in warnings] == ([] if said is None else [True])
+    if said and "was" in said:
+        with pytest.raises(UserError, match=f"judge {RETIRING}: {RETIRING} was retired on 2027-01-20; .* name another"):
+            check_budget(judge, plan, 1)
+    else:
+        check_budget(judge, plan, 1)
+    check_budget(judge, replace(plan, requests=0), 1)  # all that is needed is kept
+    elsewhere = opened(f"{RETIRING},base_url=http://h,price=0:0:0", dataset_of([], [], EMPATHY))
+    assert "retire" not in disclosure(elsewhere, plan, 1)
+    check_budget(elsewhere, plan, 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "price"),
+    [
+        ("gemini:gemini-3.8-flash", (0.75, 0.75, 3.75)),
+        ("gemini:models/gemini-3.5-flash", (1.5, 1.5, 9)),
+        ("gemini-decision:gemini-decision-1", (0.1, 0.1, 0)),
+        ("qwen:qwen3.8-omni-flash", (0.15, 0.15, 0.47)),
+    ],
+)
+def test_models_of_today_have_a_price(model, price, opened):
+    judge = opened(model, dataset_of([], [], EMPATHY), dry_run=True)
+    assert judge.session.budget.price == price
 
 
 @pytest.mark.parametrize(("rate", "seconds"), [(8_000, 200.0), (48_000, 61.5)])

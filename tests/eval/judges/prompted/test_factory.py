@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +23,14 @@ from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.eval.judges.prompted.cache import cache_key
 from empathy_judge.eval.judges.prompted.costs import check_budget, disclosure, planned
-from empathy_judge.eval.judges.prompted.factory import choose_examples
+from empathy_judge.eval.judges.prompted.factory import PROVIDERS, choose_examples
 from empathy_judge.eval.judges.prompted.questions import Sound, score_question
 from empathy_judge.eval.judges.prompted.settings import parse_settings
 
 from ...conftest import dataset_of
 from .conftest import EMPATHY, clip
 from .servers import (
+    DECIDING,
     GOOD,
     LimitedServer,
     Request,
@@ -85,6 +89,7 @@ def test_examples_stand_before_the_question():
         ("openai:", "expected openai:MODEL"),
         ("openai:gpt-audio-1.5", "OPENAI_API_KEY is not set"),
         ("gemini:gemini-3.1-pro-preview", "GEMINI_API_KEY is not set"),
+        ("gemini:gemini-decision-1", "is a decision model; expected gemini-decision:gemini-decision-1"),
         ("gemini:g,base_url=http://h,answers=function", "expected one of schema, text, logprobs"),
         ("openai:m,base_url=http://h,mode=pairwise,examples=2", "use them with mode=pointwise"),
         ("openai:m,base_url=http://h,mode=pairwise,answers=logprobs", "is for mode=pointwise alone"),
@@ -257,6 +262,39 @@ def test_a_comparison_in_which_a_judge_scores_nothing_is_not_well(rated_folder, 
     shown = capsys.readouterr()
     assert shown.err.splitlines()[-1].endswith(": no pair has a score")
     assert "40 failed (100 %: 40 x score out of range); 20 pairs without a score." in shown.out
+
+
+@pytest.mark.slow
+def test_every_vendor_in_one_comparison(rated_folder, tmp_path, capsys):
+    """Each is asked on its own path in its own form; the score depends on what it was sent."""
+    paths = {
+        "/v1/chat/completions": "openai", "/compatible-mode/v1/chat/completions": "qwen",
+        "/v1beta/models/m:generateContent": "gemini", "/v1beta/decisions": "gemini-decision",
+        "/v1/systemone": "systemone", "/v0/decisions/file": "hume",
+    }  # fmt: skip
+
+    def behave(request: Request) -> Response:
+        vendor = paths[request.path]
+        score = 1 + int(hashlib.sha256(repr(request.body).encode()).hexdigest(), 16) % 5
+        if vendor in DECIDING:
+            return Response(answer(vendor, {"vocal_empathy": [0.8 if n == score - 1 else 0.05 for n in range(5)]}))
+        return Response(answer(vendor, GOOD | {"vocal_empathy": score}))
+
+    free = "price=0:0:0"
+    with serve(behave) as server:
+        specs = [
+            f"openai:m,base_url={server.url}/v1,samples=1,{free}",
+            f"qwen:qwen3.8-omni-flash,base_url={server.url}/compatible-mode/v1,samples=1,{free}",
+            f"gemini:m,base_url={server.url},samples=1,{free}",
+            f"gemini-decision:m,base_url={server.url},{free}",
+            f"systemone:m,base_url={server.url},{free}",
+            f"hume:,base_url={server.url},{free}",
+        ]
+        where = ["--data", str(rated_folder), "--split", "train", "--answers", str(tmp_path / "a.sqlite")]
+        assert main(["compare", *specs, *where, "--checks", "none", "--resamples", "50", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [one["prompting"]["scored"] for one in report["reports"]] == [20] * 6
+    assert Counter(paths[request.path] for request in server.requests) == dict.fromkeys(PROVIDERS, 20)
 
 
 KEY = "sk-planted-QzXwVkJqZz"

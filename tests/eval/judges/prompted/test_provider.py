@@ -26,6 +26,7 @@ from pydantic import TypeAdapter
 
 from .conftest import OPENAI_PRICE, RUNNER
 from .servers import (
+    DECIDING,
     GOOD,
     Request,
     Response,
@@ -338,7 +339,7 @@ def test_a_packed_answer_is_not_unpacked(scored, monkeypatch):
     assert found.requests[0].headers["accept-encoding"] == "identity"
 
 
-@pytest.mark.parametrize("vendor", VENDORS)
+@pytest.mark.parametrize("vendor", [*VENDORS, *DECIDING])
 def test_a_redirection_gets_neither_key_nor_audio(vendor, scored):
     with serve(in_turn([Response(answer("openai", GOOD))])) as other:
         away = Response(b"", 307, {"Location": f"{other.url}/v1/chat/completions"})

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.eval.judges import OK
+from empathy_judge.eval.judges.prompted.questions import NO_DISTRIBUTION, WRONG_LEVELS
 from empathy_judge.eval.judges.prompted.replies import error_in, page_in_words, status_in
 
 from .conftest import OPENAI_PRICE, RUNNER
-from .servers import GOOD, Response, answer, gemini_answer, gemini_error, openai_answer, openai_error
+from .servers import DECIDING, GOOD, Response, answer, gemini_answer, gemini_error, openai_answer, openai_error
 
 KEY = "sk-planted-QzXwVkJqZz"
 LOGIN = b"<!doctype html><html><head><title>Sign in\n to the network</title></head><body>x</body></html>"
@@ -53,6 +54,13 @@ def test_what_no_request_can_mend_ends_the_run_and_costs_nothing(vendor, body, t
         ("openai", {"error": {"message": "bad key"}, "choices": []}, "error in place of an answer", "bad key"),
         ("openai", {"error": "bad key"}, "error in place of an answer", "bad key"),
         ("openai", {"detail": "Not authenticated"}, "error in place of an answer", "Not authenticated"),
+        (
+            "openai",
+            {"detail": [7, {"loc": ["body"], "msg": "No state"}]},
+            "error in place of an answer",
+            "body: No state",
+        ),
+        ("openai", {"errors": [{"code": 7003, "message": "No route"}]}, "error in place of an answer", "No route"),
         ("openai", {"error": {"message": "odd audio", "code": 400}}, "HTTP 400", "odd audio"),
         ("openai", {"object": "error", "message": "odd audio", "code": 400}, "HTTP 400", "odd audio"),
         ("openai", in_choice(400), "HTTP 400", "provider says no"),
@@ -169,7 +177,7 @@ def test_pages_in_words():
     assert page_in_words("<html><body><h1>Bad\n gateway</h1> nginx</body") == "Bad gateway nginx"
 
 
-VENDORS = ("openai", "gemini")
+VENDORS = ("openai", "gemini", *DECIDING)
 
 
 def changed(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
@@ -183,6 +191,11 @@ def changed(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return body
 
 
+LEVELS = (
+    "answers", "answers.vocal_empathy", "answers.vocal_empathy.probabilities", "answers.vocal_empathy.probabilities.4",
+    "answers.vocal_empathy.score", "answers.vocal_empathy.confidence", "answers.vocal_empathy.legend",
+    "answers.vocal_empathy.type",
+)  # fmt: skip
 FIELDS = {
     "openai": (
         "id", "choices", "choices.0", "choices.0.message", "choices.0.message.content", "choices.0.message.tool_calls",
@@ -197,6 +210,12 @@ FIELDS = {
         "usageMetadata.promptTokenCount", "usageMetadata.candidatesTokenCount", "usageMetadata.promptTokensDetails",
         "usageMetadata.promptTokensDetails.1", "usageMetadata.promptTokensDetails.1.tokenCount",
     ),
+    "gemini-decision": (
+        *LEVELS, "prompt_feedback", "usage", "usage.total_input_tokens", "usage.input_tokens_by_modality",
+        "usage.input_tokens_by_modality.0", "usage.input_tokens_by_modality.0.tokens", "id", "model", "x",
+    ),
+    "systemone": (*LEVELS, "id", "model", "usage", "usage.input_tokens", "usage.output_tokens", "diagnostics"),
+    "hume": (*LEVELS, "run_id", "received", "received.input_tokens", "model"),
 }  # fmt: skip
 
 
@@ -205,7 +224,7 @@ VALUES = (None, True, -1, 10**400, 1e308, "text", "\ud800\x00", [], [1, [2]], {}
 
 NAMED = {
     OK, "malformed response", "unreadable answer", "empty answer", "refused", "blocked by safety filter", "cut off",
-    "score out of range",
+    "score out of range", WRONG_LEVELS, NO_DISTRIBUTION,
 }  # fmt: skip
 
 
@@ -243,8 +262,11 @@ def test_any_body_ends_in_a_named_failure(vendor, status, scored, monkeypatch):
     told = {200: "malformed response", 400: "HTTP 400", 500: "server error"}[status]
     found = dict(zip(HOSTILE, table["status"], strict=True))
     expected = dict.fromkeys(HOSTILE, told) | {"huge": "malformed response"}
-    if status == 200 and vendor == "gemini":  # answers without a candidate
-        expected |= {"an empty object": "empty answer", "a long number": found["a long number"]}
+    if status == 200 and vendor != "openai":  # answers without a candidate, or without answers
+        empty = "blocked by safety filter" if vendor == "gemini-decision" else "empty answer"
+        expected |= {"an empty object": empty, "a long number": found["a long number"]}
+        if vendor in DECIDING:
+            expected["deep in a field"] = found["deep in a field"]
     assert found == expected
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from empathy_judge.data_modules.errors import UserError
-from empathy_judge.eval.judges.prompted.settings import Price, PromptedSettings, parse_settings
+from empathy_judge.eval.judges.prompted.prices import Price
+from empathy_judge.eval.judges.prompted.settings import PromptedSettings, parse_settings
 
 
 def test_settings():

@@ -1,0 +1,49 @@
+"""Decision models: they write nothing, and give each level of a scale a probability."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from .provider import Provider
+from .replies import ANSWERED, EMPTY, Reply, RequestError, read
+from .settings import AnswerMode
+
+
+class DecisionProvider(Provider):
+    """A service that answers a map of questions of type ``score``, whose form all of them share.
+
+    The score of an answer is the mean of its distribution, and the field ``score`` is left alone; so is
+    ``confidence``, which means another thing at each vendor. A subclass says how clips and questions are sent.
+    """
+
+    modes: tuple[AnswerMode, ...] = ("levels",)
+    likely_tokens = max_tokens = 0  # output is not billed
+    most_levels: ClassVar[int]  # of a question
+    most_questions: ClassVar[int]  # of a request
+
+    def error(self, status: int, headers: Mapping[str, str], fields: dict[str, Any], text: str) -> RequestError:
+        error = super().error(status, headers, fields, " ".join(text.split()))
+        if status == 501:  # the model decides nothing, or hears nothing: no request changes that
+            return RequestError("HTTP 501", error.detail.removeprefix("HTTP 501 "), final=True)
+        return error
+
+    def reply(self, body: Any) -> Reply:
+        answers = read(body, "answers", dict)
+        if not answers:
+            return Reply(EMPTY)
+        version = read(body, "model", str)
+        levels = {
+            self._without_key(name): _in_order(read(answer, "probabilities", dict) or {})
+            for name, answer in answers.items()
+        }
+        return Reply(ANSWERED, version=version, levels=levels)
+
+
+def _in_order(probabilities: Mapping[str, Any]) -> list[float | None]:
+    """The probabilities of levels 0, 1, 2 ..., None = none; an empty list where levels have other names."""
+    names = [str(number) for number in range(len(probabilities))]
+    if probabilities.keys() != {*names}:
+        return []
+    values = [probabilities[name] for name in names]
+    return [float(value) if type(value) in (int, float) and 0 <= value <= 2 else None for value in values]
