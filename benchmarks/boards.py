@@ -14,6 +14,7 @@ mean of all ratings. These items are then all there are, so intervals for items 
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -274,6 +275,26 @@ def _fifths(label: str, judge: np.ndarray, human: np.ndarray, draws: int, seed: 
     ]
 
 
+def ppi_rows(simulations: int, seed: int) -> Iterator[list[str]]:
+    """Rows of the last table: a mean of single pairs, 60 of 200 rated, where `ppi-python` does the same."""
+    ppi = importlib.import_module("ppi_py")
+    rng, found = np.random.default_rng(seed), {"ppi-python": [], "ours": []}
+    for _ in range(simulations):
+        quality = rng.normal(3, 1, 200)
+        judge, human = quality + rng.normal(0, 0.5, 200), (quality + rng.normal(0, 0.5, 200))[:60]
+        ends = ppi.ppi_mean_ci(human, judge[:60], judge[60:], alpha=ALPHA)
+        point = ppi.ppi_mean_pointestimate(human, judge[:60], judge[60:])
+        found["ppi-python"].append([float(np.squeeze(value)) for value in (point, *ends)])
+        shown = np.full((200, 1), np.nan)
+        shown[:60, 0] = human
+        own = system_means(sums_of(judge[:, None], shown), "both").means[0]
+        found["ours"].append([own.value, own.low, own.high])
+    for name, rows in found.items():
+        value, low, high = np.array(rows, float).T
+        held = f"{100 * ((low <= 3) & (high >= 3)).mean():.1f}"
+        yield [name, held, f"{(high - low).mean():.3f}", f"{np.sqrt(((value - 3) ** 2).mean()):.4f}"]
+
+
 def table_of(head: list[str], rows: list[list[str]]) -> str:
     """A Markdown table."""
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
@@ -284,6 +305,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulations", type=int, default=1000)
     parser.add_argument("--data", type=Path, help="folder with mushra_codec and empathic_communication")
+    parser.add_argument("--ppi", action="store_true", help="also compare with ppi-python, which must be installed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -329,6 +351,9 @@ def main() -> None:
             f"## Real ratings, a fifth shown, {DRAWS} draws",
             table_of(head, list(real_rows(options.data, DRAWS, options.seed))),
         ]
+    if options.ppi:
+        head = ["one mean, no groups", "held, %", "width", "root mean square error"]
+        parts += ["## Beside ppi-python", table_of(head, list(ppi_rows(2 * options.simulations, options.seed)))]
     options.out.write_text("\n\n".join(parts) + "\n")
 
 
