@@ -27,6 +27,9 @@ def sentences_of(board: Board, answers: Answers, people: Ratings | None, scale_i
             f"Not all systems answer all {board.n_contexts:,} contexts: differences are over those that two share, "
             f"{board.n_shared:,} or more."
         )
+    if board.raised_by:
+        raised = ", ".join(board.raised_by)
+        yield f"These raise the judge's scores and should not: {raised}. Listen whether a leader does that."
     unlike = sum(round(row.unlike_training * row.n_pairs) for row in board.systems)
     if unlike:
         scored = sum(row.n_pairs for row in board.systems)

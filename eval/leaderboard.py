@@ -32,6 +32,7 @@ from .report.leaderboard import (
     Measured,
     Verdict,
 )
+from .report.others import StressReport
 from .results import REPORT_FILE, identified, write_results
 from .statistics.significance import ALPHA, holm, significance_clusters
 from .statistics.system_means import SystemEstimate, SystemMeans, SystemSums, system_means
@@ -80,6 +81,7 @@ def leaderboard(
     dimensions: Sequence[str] | None = None,
     baseline: str | None = None,
     report: str | Path | None = None,
+    stress: str | Path | None = None,
 ) -> Leaderboard:
     """Compare systems by their responses to the same contexts.
 
@@ -92,6 +94,7 @@ def leaderboard(
         dimensions: Dimensions to compare on (None = all that the files have).
         baseline: The system that others are compared with (None = the best one).
         report: Folder that `evaluate` wrote: how well this judge agrees with people.
+        stress: Folder that `stress` wrote: what raises this judge's scores and should not.
 
     Raises:
         UserError: If a file cannot be read, a column is missing, a response stands twice, files are of different
@@ -106,7 +109,10 @@ def leaderboard(
         raise UserError(f"baseline {shown(baseline)}: no such system; expected {names_shown(systems)}")
     people = None if ratings is None else read_ratings(ratings, answers)
     measured = {} if report is None else _measured(Path(report), answers)
-    boards = [_board(answers, name, people, baseline, measured.get(name)) for name in answers.scales]
+    raising = {} if stress is None else _raising(Path(stress))
+    boards = [
+        _board(answers, name, people, baseline, measured.get(name), raising.get(name, ())) for name in answers.scales
+    ]
     marks = [f"scores:{identified(name, mark)}" for name, mark in answers.files]
     marks += [] if people is None else [f"ratings:{identified(*people.source)}"]
     judge = identified("judge", dict(answers.judge)) if answers.judge else "judge:unknown"
@@ -160,11 +166,25 @@ def _measured(folder: Path, answers: Answers) -> dict[str, Measured]:
     }
 
 
+def _raising(folder: Path) -> dict[str, tuple[str, ...]]:
+    """What raises the scores of a dimension, by what `stress` wrote."""
+    found = read_report(folder / "stress.json" if folder.is_dir() else folder, StressReport)
+    return {
+        name: tuple(check for check, result in checks.items() if result.verdict == "rises")
+        for name, checks in found.dimensions.items()
+    }
+
+
 # ---------------------------------------------------------------- one dimension
 
 
 def _board(
-    answers: Answers, dimension: str, people: Ratings | None, baseline: str | None, measured: Measured | None
+    answers: Answers,
+    dimension: str,
+    people: Ratings | None,
+    baseline: str | None,
+    measured: Measured | None,
+    raised_by: tuple[str, ...],
 ) -> Board:
     scored = answers.rows.loc[answers.rows[dimension].notna()]
     mine = None if people is None else people.rows.loc[people.rows["dimension"] == dimension]
@@ -219,6 +239,7 @@ def _board(
         rater_noise=noise,
         ties=three_way is not None,
         measured=measured,
+        raised_by=raised_by,
         refused=refused,
         baseline=reference,
         systems=tuple(
