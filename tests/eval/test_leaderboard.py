@@ -316,3 +316,13 @@ def test_a_lead_of_longer_responses_is_pointed_out(write):
     assert row.by_length == pytest.approx(row.difference.value)
     assert any("v2 would lead v1 by" in sentence and "100 % of the difference" in sentence for sentence in board.text)
     assert only(leaderboard(write(rows.assign(seconds=2.0)))).differences[0].by_length == 0.0
+
+
+def test_a_baseline_without_a_score_is_refused(write):
+    rows = table({"v1": 3.0, "v2": 3.5, "v3": 3.2})
+    rows.loc[rows["system_id"] == "v1", "warmth"] = None
+    with pytest.raises(UserError, match="warmth: baseline 'v1' has no score; expected one of 'v2', 'v3'"):
+        leaderboard(write(rows), baseline="v1")
+    board = only(leaderboard(write(rows)))
+    assert [row.system for row in board.systems] == ["v2", "v3"]
+    assert any("24 responses of 72 had no score" in sentence for sentence in board.text)
