@@ -132,8 +132,8 @@ def _rivals(dataset: PairDataset) -> list[Pair]:
 
 
 def _write_example(dataset: PairDataset, responses: Sequence[Pair], folder: Path) -> None:
-    """What the commands of the README read: a context and the responses to it, the best first, and tables of pairs and
-    ratings beside their clips."""
+    """What the commands of the README read: a context and the responses to it, the best first, and tables of pairs,
+    of systems and of ratings beside their clips."""
     folder.mkdir()
     shutil.copy(str(responses[0].context[0].audio), folder / "context.wav")
     shutil.copy(str(responses[0].response), folder / "response.wav")
@@ -149,5 +149,10 @@ def _write_example(dataset: PairDataset, responses: Sequence[Pair], folder: Path
             (folder / "clips").mkdir(exist_ok=True)
             shutil.copy(str(clip), folder / row[column])
         rows.append(row)
-    pd.DataFrame(rows).to_csv(folder / "pairs.csv", index=False)
+    table = pd.DataFrame(rows)
+    table.to_csv(folder / "pairs.csv", index=False)
+    # As if three systems had answered each script: the first responses to it, one each
+    place = table.groupby("group_id").cumcount() + 1
+    systems = table.assign(system_id="v" + place.astype(str)).loc[place <= 3]
+    systems.to_csv(folder / "systems.csv", index=False)
     part.ratings.to_csv(folder / "ratings.csv", index=False)

@@ -14,6 +14,7 @@ mean of all ratings. These items are then all there are, so intervals for items 
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -125,7 +126,7 @@ def comet_compare(judge: np.ndarray, rng: np.random.Generator) -> dict[tuple[int
     found = {}
     for i, j in pairs_of(judge):
         apart = judge[:, i] - judge[:, j]
-        if stats.ttest_1samp(apart, 0).pvalue < ALPHA:
+        if 2 * stats.t.sf(abs(apart.mean() / stats.sem(apart)), len(apart) - 1) < ALPHA:
             found[i, j] = float(apart.mean())
     return found
 
@@ -219,10 +220,9 @@ def error_row(plan: tuple[int, int, int], spearman: float, spread: float, simula
 
 def real_rows(folder: Path, draws: int, seed: int) -> Iterator[list[str]]:
     """Rows of the third table: ratings that were given, a fifth of them shown each time."""
-    clips = pd.read_csv(folder / "mushra_codec" / "pairs.csv").merge(
-        pd.read_csv(folder / "mushra_codec" / "ratings.csv").groupby("pair_id", as_index=False)["score"].mean()
-    )
-    human = clips.pivot(index="group_id", columns="system_id", values="score").dropna(axis=1)
+    clips = pd.read_csv(folder / "mushra_codec" / "pairs.csv")
+    means = pd.read_csv(folder / "mushra_codec" / "ratings.csv").pivot_table(index="pair_id", values="score")
+    human = clips.join(means, on="pair_id").pivot(index="group_id", columns="system_id", values="score").dropna(axis=1)
     # A judge that is independent of the truth's noise: some of the listeners of a clip are the judge, the others people
     ratings = pd.read_csv(folder / "mushra_codec" / "ratings.csv").merge(clips[["pair_id", "group_id", "system_id"]])
     number = ratings.groupby("pair_id")["rater_id"].rank()
@@ -239,9 +239,9 @@ def real_rows(folder: Path, draws: int, seed: int) -> Iterator[list[str]]:
         wide = {
             who: rows.pivot_table(index="row", columns="dimension", values="score")
             for who, rows in (
-                ("people", experts[experts["dataset"] == name]),
+                ("people", experts.loc[experts["dataset"] == name]),
                 *(
-                    (judge, table[(table["dataset"] == name) & (table["annotator"] == judge)])
+                    (judge, table.loc[(table["dataset"] == name) & (table["annotator"] == judge)])
                     for judge in ("gpt_4o", "crowd")
                 ),
             )
@@ -275,6 +275,26 @@ def _fifths(label: str, judge: np.ndarray, human: np.ndarray, draws: int, seed: 
     ]
 
 
+def ppi_rows(simulations: int, seed: int) -> Iterator[list[str]]:
+    """Rows of the last table: a mean of single pairs, 60 of 200 rated, where `ppi-python` does the same."""
+    ppi = importlib.import_module("ppi_py")
+    rng, found = np.random.default_rng(seed), {"ppi-python": [], "ours": []}
+    for _ in range(simulations):
+        quality = rng.normal(3, 1, 200)
+        judge, human = quality + rng.normal(0, 0.5, 200), (quality + rng.normal(0, 0.5, 200))[:60]
+        ends = ppi.ppi_mean_ci(human, judge[:60], judge[60:], alpha=ALPHA)
+        point = ppi.ppi_mean_pointestimate(human, judge[:60], judge[60:])
+        found["ppi-python"].append([float(np.squeeze(value)) for value in (point, *ends)])
+        shown = np.full((200, 1), np.nan)
+        shown[:60, 0] = human
+        own = system_means(sums_of(judge[:, None], shown), "both").means[0]
+        found["ours"].append([own.value, own.low, own.high])
+    for name, rows in found.items():
+        value, low, high = np.array(rows, float).T
+        held = f"{100 * ((low <= 3) & (high >= 3)).mean():.1f}"
+        yield [name, held, f"{(high - low).mean():.3f}", f"{np.sqrt(((value - 3) ** 2).mean()):.4f}"]
+
+
 def table_of(head: list[str], rows: list[list[str]]) -> str:
     """A Markdown table."""
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
@@ -285,6 +305,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulations", type=int, default=1000)
     parser.add_argument("--data", type=Path, help="folder with mushra_codec and empathic_communication")
+    parser.add_argument("--ppi", action="store_true", help="also compare with ppi-python, which must be installed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -330,6 +351,9 @@ def main() -> None:
             f"## Real ratings, a fifth shown, {DRAWS} draws",
             table_of(head, list(real_rows(options.data, DRAWS, options.seed))),
         ]
+    if options.ppi:
+        head = ["one mean, no groups", "held, %", "width", "root mean square error"]
+        parts += ["## Beside ppi-python", table_of(head, list(ppi_rows(2 * options.simulations, options.seed)))]
     options.out.write_text("\n\n".join(parts) + "\n")
 
 

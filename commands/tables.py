@@ -191,6 +191,7 @@ class Leaderboard(Printing):
         baseline (SYSTEM): compare the others with this one (default: the best)
         fail_if_worse (POINTS): end with code 1, see above; needs --baseline
         report (DIR): what `evaluate` wrote about this judge, to say what its order is worth
+        stress (DIR): what `stress` wrote about this judge, to say what raises its scores and should not
         manifest: the manifest that was scored, or a pair dataset: the page then plays responses
         out (DIR): folder for index.html, leaderboard.json, systems.csv and differences.csv
     """
@@ -205,6 +206,7 @@ class Leaderboard(Printing):
     baseline: str | None = None
     fail_if_worse: AnyNumber | None = None
     report: str | None = None
+    stress: str | None = None
     manifest: str | None = None
     out: OutputFolder | None = None
 
@@ -219,7 +221,7 @@ class Leaderboard(Printing):
         with writing("leaderboard", self.out):
             found = leaderboard(
                 self.scores, by=self.by, ratings=self.ratings, dimensions=self.dimension, baseline=self.baseline,
-                report=self.report,
+                report=self.report, stress=self.stress,
             )  # fmt: skip
             where = []
             if self.out is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from ..data_modules.errors import counted
 from .rendering import number, percent, ranged
 from .report.leaderboard import Board
@@ -17,7 +19,7 @@ def sentences_of(board: Board, answers: Answers, people: Ratings | None, scale_i
         yield "The ratings are simulated: nobody gave them."
     yield from _order(board)
     first, second = board.systems[:2]
-    missing = int(answers.rows[board.dimension].isna().sum())
+    missing = int(np.isnan(answers.rows[board.dimension].to_numpy(float)).sum())
     if missing:
         yield f"{counted(missing, 'response')} of {len(answers.rows):,} had no score and do not count."
     if board.n_shared < board.n_contexts:
@@ -25,6 +27,9 @@ def sentences_of(board: Board, answers: Answers, people: Ratings | None, scale_i
             f"Not all systems answer all {board.n_contexts:,} contexts: differences are over those that two share, "
             f"{board.n_shared:,} or more."
         )
+    if board.raised_by:
+        raised = ", ".join(board.raised_by)
+        yield f"These raise the judge's scores and should not: {raised}. Listen whether a leader does that."
     unlike = sum(round(row.unlike_training * row.n_pairs) for row in board.systems)
     if unlike:
         scored = sum(row.n_pairs for row in board.systems)

@@ -176,14 +176,16 @@ def read_ratings(ratings: str | Path, answers: Answers) -> Ratings:
         table, mark = _rating_table(path), file_hash(path)
     for name, scale in answers.scales.items():
         _check_scale(path, table, name, scale, scales.get(name))
-    known = table[PAIR_ID].isin(answers.rows[PAIR_ID].tolist()) & table["dimension"].isin(list(answers.scales))
-    known &= table["score"].notna()
+    rated, names = answers.rows[PAIR_ID].tolist(), list(answers.scales)
+    known = np.isin(table[PAIR_ID].to_numpy(str), rated) & np.isin(table["dimension"].to_numpy(str), names)
+    known &= ~np.isnan(table["score"].to_numpy(float))
     if not known.any():
         raise UserError(
-            f"{path}: rates none of the scored responses on {names_shown(tuple(answers.scales))}; "
+            f"{path}: rates none of the scored responses on {names_shown(names)}; "
             "expected ratings of the same pair_id and dimension"
         )
-    return Ratings(table.loc[known, list(RATING_COLUMNS)], int((~known).sum()), scales, (path.name, mark), synthetic)
+    own = table.loc[known, list(RATING_COLUMNS)]
+    return Ratings(own, int((~known).sum()), scales, (path.name, mark), synthetic)
 
 
 def _rating_table(path: Path) -> pd.DataFrame:

@@ -130,6 +130,8 @@ class Board(Part):
     """Whether wins and ties are by the preferences that the judge was calibrated on; otherwise a higher score wins."""
     measured: Measured | None
     """What the report says that was named; null = none was."""
+    raised_by: tuple[str, ...]
+    """Checks of `stress` that raise the judge's scores and should not; empty = none, or its report was not named."""
     refused: str | None
     """Why the judge cannot carry an order of systems; null = it can, or ratings carry it."""
     baseline: str

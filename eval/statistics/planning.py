@@ -148,7 +148,7 @@ def paired_contexts(spread: float, difference: float, power: float) -> int:
     def enough(n: int) -> bool:
         shift, limit = difference * math.sqrt(n) / max(spread, 1e-9), stats.t.ppf(0.975, n - 1)
         # Far out, where the power is 1, scipy's noncentral t is NaN
-        return shift > 30 or stats.nct.sf(limit, n - 1, shift) + stats.nct.cdf(-limit, n - 1, shift) >= power
+        return shift > 30 or float(stats.nct.sf(limit, n - 1, shift) + stats.nct.cdf(-limit, n - 1, shift)) >= power
 
     low, high = 1, 2  # of one context no variance is known
     while not enough(high):

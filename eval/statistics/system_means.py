@@ -15,7 +15,7 @@ Here the rated pairs are some of the scored ones, and pairs of one group (same c
 variance is that of the jackknife over groups (Efron & Stein, 1981; for means of groups it is the one that is robust to
 clusters), and intervals have the t quantile of the number of rated groups less one. Differences are taken over the
 groups that both systems answer: what is common to a group leaves them. `ppi-python` 0.2.3 has neither groups nor
-paired differences. `benchmarks/boards.py` counts how often the intervals hold a known truth.
+paired differences. `benchmarks/boards.py` counts how often the intervals hold a known truth, beside it and alone.
 """
 
 from __future__ import annotations

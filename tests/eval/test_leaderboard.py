@@ -15,6 +15,8 @@ from empathy_judge import leaderboard
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.leaderboard import Leaderboard, failures
+from empathy_judge.eval.report.others import StressReport, StressResult
+from empathy_judge.eval.statistics.agreement import Statistic
 from scipy import stats
 
 SCALE = {"name": "warmth", "minimum": 1.0, "maximum": 5.0}
@@ -288,3 +290,39 @@ def test_a_report_says_what_the_order_is_worth_and_a_judge_without_worth_is_refu
         assert board.refused is None
         assert f"its Spearman with simulated raters is {board.measured.spearman.value:.2f}" in board.text[1]
         assert board.systems[1].cluster == 2
+
+
+def test_what_raises_the_scores_of_the_judge_is_named(write, tmp_path):
+    result = {"gain": Statistic(0.4, n=20), "raised": Statistic(0.6, n=20), "caught": 0.0, "failed": 0}
+    results = {
+        name: StressResult(**result, verdict=verdict, reason=None)
+        for name, verdict in (("louder", "rises"), ("twice", "holds"))
+    }
+    found = StressReport(
+        schema_version=3, judge="j", split="test", n_pairs=20, left_out={}, signature="judge:j", unit="standard error",
+        raised=("louder",), text="", dimensions={"warmth": results},
+    )  # fmt: skip
+    (tmp_path / "stress.json").write_text(json.dumps(found.as_json()))
+    board = only(leaderboard(write(table({"v1": 3.0, "v2": 3.5})), stress=tmp_path))
+    assert board.raised_by == ("louder",)
+    assert any(sentence.startswith("These raise the judge's scores and should not: louder.") for sentence in board.text)
+
+
+def test_a_lead_of_longer_responses_is_pointed_out(write):
+    rows = table({"v1": 3.0, "v2": 3.5})
+    rows["seconds"] = 2 * rows["warmth"]  # half a point for each second, within systems too
+    board = only(leaderboard(write(rows)))
+    (row,) = board.differences
+    assert row.by_length == pytest.approx(row.difference.value)
+    assert any("v2 would lead v1 by" in sentence and "100 % of the difference" in sentence for sentence in board.text)
+    assert only(leaderboard(write(rows.assign(seconds=2.0)))).differences[0].by_length == 0.0
+
+
+def test_a_baseline_without_a_score_is_refused(write):
+    rows = table({"v1": 3.0, "v2": 3.5, "v3": 3.2})
+    rows.loc[rows["system_id"] == "v1", "warmth"] = None
+    with pytest.raises(UserError, match="warmth: baseline 'v1' has no score; expected one of 'v2', 'v3'"):
+        leaderboard(write(rows), baseline="v1")
+    board = only(leaderboard(write(rows)))
+    assert [row.system for row in board.systems] == ["v2", "v3"]
+    assert any("24 responses of 72 had no score" in sentence for sentence in board.text)

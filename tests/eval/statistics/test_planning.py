@@ -58,8 +58,8 @@ def test_systems_that_stand_in_every_group_are_no_error():
 
 
 @pytest.mark.parametrize(("spread", "difference", "contexts"), [(1.0, 0.5, 34), (1.0, 0.2, 199), (2.0, 1.0, 34)])
-def test_contexts_of_a_paired_test_are_those_of_textbooks(spread, difference, contexts):
-    """d = 0.5 and 0.2 with 80 % power: 34 and 199 pairs, as G*Power says."""
+def test_contexts_of_a_paired_test_are_those_of_statsmodels(spread, difference, contexts):
+    """`TTestPower().solve_power(d, alpha=0.05, power=0.8)` of 0.15.0: 33.37 pairs for d = 0.5, 198.15 for 0.2."""
     assert paired_contexts(spread, difference, 0.8) == contexts
 
 
