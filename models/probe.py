@@ -23,7 +23,7 @@ from .closed_form import EXACT, FOLDS, LANDMARKS, WIDTHS, FeatureBatch, Solution
 from .disk_store import DiskStore
 from .heads import Head, Prediction, build_head
 from .judge import EmpathyJudge
-from .scoring import Predictor
+from .scoring import KEPT_BYTES, Predictor
 from .settings import JudgeSettings
 
 _BATCH = 16  # pairs that the backbone reads at once
@@ -185,8 +185,8 @@ class ClipReader:
         """See `Predictor` for the arguments."""
         self.judge = judge
         statistics = judge.backbone.untrained_states
-        kept = {"kept_bytes": math.inf} if statistics else {}
-        self._encoder = Predictor(judge, _BATCH, store, statistics_alone=statistics, **kept)
+        kept = math.inf if statistics else KEPT_BYTES
+        self._encoder = Predictor(judge, _BATCH, store, kept_bytes=kept, statistics_alone=statistics)
 
     def inputs(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], Inputs]]:
         """Pairs whose audio can be used, in batches, and what the judge reads of them, on its device."""

