@@ -2,10 +2,10 @@
 # soundfile reads a chained Ogg file (two recordings behind each other) as its first part alone, with that part's length in the header.
 #
 # One would guess: both parts are read, as RFC 3533 allows chains and as FFmpeg does; or a warning says that more follows.
-# What happens: soundfile.info, read and blocks know of the first second only, for Vorbis and for Opus; so do miniaudio (Vorbis) and
+# What happens: soundfile.read and blocks know of the first second only, for Vorbis and for Opus; so do miniaudio (Vorbis) and
 #   what stands on libsndfile, such as audiofile. FFmpeg (PyAV) decodes the second part as well; its duration in the header is that of
 #   the last part, so the two readers do not agree on the length by either way.
-# Who meets it: recordings of web radio, phone lines and browsers that start a new stream at each pause; `cat a.ogg b.ogg`.
+# Who meets it: streams that begin anew while they are recorded, as web radio does for each title; `cat a.ogg b.ogg`.
 # Versions: soundfile 0.14.0 with libsndfile 1.2.2, av 18.1.0, miniaudio 1.71, audiofile 1.6.1, numpy 2.4.6; found in a run, 2026-11-28.
 set -euo pipefail
 folder=$(mktemp -d); trap 'rm -rf "$folder"' EXIT

@@ -4,7 +4,7 @@
 # One would guess: an array of float between -1 and 1, or of int16, is played at its level, as the same samples in a file are.
 # What happens: st.audio divides by the largest absolute sample and multiplies by 32,767, floats and int16 alike. The same clip
 #   at 0.01 and at 0.5 becomes the same bytes. Silence with one click becomes a click at full scale. A path or bytes of a file are left
-#   as they are. Its docstring speaks of neither. (IPython's Audio has normalize=False; Streamlit no such option.)
+#   as they are. Its docstring speaks of neither. There is no option for it.
 # Who meets it: rating pages made with Streamlit: loudness, a cue of warmth and arousal, is gone from what the raters hear.
 # Versions: streamlit 1.67.0, numpy 2.4.6; found in a run, 2026-11-28.
 set -euo pipefail

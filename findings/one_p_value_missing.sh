@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # statsmodels corrects p-values beside a NaN in three ways at once: no corrected value, but verdicts, and a family that counts the NaN.
 #
-# One would guess: a test that could not be made is left out, as R's p.adjust and pingouin do, or multipletests raises.
+# One would guess: a test that could not be made is left out, as pingouin does, or multipletests raises.
 # What happens: (.001, .01, NaN, .03, .9). Benjamini-Hochberg and Simes-Hochberg give NaN for all five corrected values, and still True
 #   for some of the verdicts. Hommel rejects none of them. Holm and Bonferroni multiply by five, not by four, so that .01 becomes .04
 #   where the four alone give .03: with more NaN, true effects are lost. No warning in any case.

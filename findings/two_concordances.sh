@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Lin's concordance correlation is 0.25 in audmetric and 0.33 in torchmetrics, of the same three pairs.
 #
-# One would guess: one coefficient with one definition, equal to rounding, since both packages cite Lin (1989).
+# One would guess: one coefficient with one definition, equal to rounding, since both name the same coefficient.
 # What happens: audmetric divides variances and covariance by n, as Lin does; torchmetrics divides them by n - 1, but the squared
 #   difference of the means, which stands beside them, has no such factor. Where a judge is off by a constant, torchmetrics is higher.
 #   The gap is 0.083 for three pairs off by two points, 0.009 for 10, 0.003 for 30, 0.0001 for 1,000.
