@@ -207,7 +207,7 @@ DEFAULT_CHECKS = ("response_only", "context_swapped", "silent", "flat_prosody", 
 """Default checks of `evaluate`: they test for shortcuts past the context, and words against voice."""
 
 
-def choose(names: Sequence[str] | Literal[all]) -> tuple[Check, ...]:
+def choose(names: Sequence[str] | Literal["all"]) -> tuple[Check, ...]:
     """The checks of these names in the order of `CHECKS`, each once; ``all`` = every one.
 
     Raises:
