@@ -147,13 +147,8 @@ class EmpathyJudge(nn.Module):
         return self.head(self.pooled(inputs))
 
     def pooled(self, inputs: Inputs, untrained: bool = True) -> Tensor:
-        """What the head reads `(pairs, features)`, float32.
-
-        Args:
-            inputs: The pairs.
-            untrained: False = states that no pre-trained weights make (`Backbone.untrained_states`) are 0, and the
-                audio states, of which they would be made, are not read.
-        """
+        """What the head reads `(pairs, features)`, float32. With `untrained` False, states that no pre-trained weights
+        make (`Backbone.untrained_states`) are 0, and the audio states of which they would be made are not read."""
         inputs = inputs if inputs.clips is None else self.with_encoded_audio(inputs)
         if untrained or not self.backbone.untrained_states:
             pooled = self.pool_states(self.backbone.hidden_states(inputs), inputs)
@@ -238,11 +233,8 @@ class EmpathyJudge(nn.Module):
         return inputs if len(rows) == 1 else replace(inputs, packed=self.backbone.packed(inputs))
 
     def ask(self, pairs: Sequence[Pair], audio_tokens: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
-        """`Backbone.prepare_text`, without tokens that no result depends on.
-
-        Where the pooling reads the response alone, tokens after it are left out: the states of a causal model do not
-        depend on what follows.
-        """
+        """`Backbone.prepare_text`. Where the pooling reads the response alone, tokens after it are left out: the states
+        of a causal model do not depend on what follows."""
         ids, mask, is_audio = self.backbone.prepare_text(pairs, audio_tokens, self.settings.padding_side)
         if self.pooling.reads_response_only:
             mask = mask * is_audio.flip(-1).cummax(-1).values.flip(-1)
