@@ -23,6 +23,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 
 from ..data_modules.errors import counted
+from ..data_modules.folds import even_folds
 from ..data_modules.schema import Dimension
 from .settings import MOST_LANDMARKS
 
@@ -239,8 +240,8 @@ class _NormalEquations:
         """Folds of groups, of even size; a group keeps its fold."""
         new = [group for group in dict.fromkeys(groups.tolist()) if group not in self._folds]
         if not self._folds and len(new) > 1:
-            splits = GroupKFold(min(FOLDS, len(new)), shuffle=True, random_state=self._seed)
-            for fold, (_, left_out) in enumerate(splits.split(groups, groups=groups)):
+            splits = even_folds(groups, min(FOLDS, len(new)), self._seed)
+            for fold, (_, left_out) in enumerate(splits.split()):
                 self._folds |= dict.fromkeys(groups[left_out].tolist(), fold)
         else:
             # Later portions bring new groups, when those before have their folds: these are dealt out in turn

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
+from ..data_modules.folds import even_folds
 from ..data_modules.schema import Pair
 from .backbones.inputs import Inputs
 from .closed_form import EXACT, FOLDS, LANDMARKS, WIDTHS, FeatureBatch, Solution, fit
@@ -139,9 +139,9 @@ class Probe:
         chosen without it. `means` = mean ratings `(dimensions,)`. Raises as `fit`."""
         judge, rows_of = self._reader.judge, (len(self.sampled), len(means))
         scores, deviations = torch.empty(rows_of), torch.full(rows_of, torch.nan)
-        folds = GroupKFold(min(FOLDS, len(set(self._sample.groups.tolist()))), shuffle=True, random_state=0)
+        folds = even_folds(self._sample.groups, min(FOLDS, len(set(self._sample.groups.tolist()))), seed=0)
         # Whatever is chosen is chosen again without the fold, or its scores would be too good
-        for fitted, rows in folds.split(self._sample.features, groups=self._sample.groups):
+        for fitted, rows in folds.split():
             portion = FeatureBatch(*(values[fitted] for values in self._sample))
             solution = self._spread(fit(portion, self._blocks, **self._choice))
             with torch.no_grad():

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from jsonargparse import Namespace
 from lightning.pytorch.callbacks import Callback
-from sklearn.model_selection import GroupKFold
 
 from ..data_modules.datamodule import RunPairs
 from ..data_modules.errors import UserError, counted
+from ..data_modules.folds import even_folds
 from ..data_modules.parallel import say
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.written import write_files
@@ -195,8 +195,7 @@ def _folds(recipe: Recipe, pairs: AllPairs, method: str) -> Iterator[_Fold]:
         yield _Fold("", None, pairs.of_validation, None)
         return
     ids = np.array([pair.pair_id for pair in pairs.pairs], dtype=object)
-    split = GroupKFold(recipe.folds, shuffle=True, random_state=recipe.seed).split(ids, groups=pairs.groups)
-    folds = [frozenset(ids[left_out].tolist()) for _, left_out in split]
+    folds = [frozenset(ids[rows].tolist()) for _, rows in even_folds(pairs.groups, recipe.folds, recipe.seed).split()]
     # the same for all folds although they differ in their number of pairs
     smallest = len(ids) - max(map(len, folds))
     landmarks = LANDMARKS if smallest > EXACT else min(len(ids), EXACT)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.model_selection import GroupKFold
 
 from ....data_modules.errors import DataError, UserError
+from ....data_modules.folds import even_folds
 from ....data_modules.schema import PairDataset
 from ....data_modules.splits import kept_together
 from ....data_modules.unchanged import check_unchanged
@@ -116,8 +116,7 @@ def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int
         targets = means.loc[[pair.pair_id for pair in used]].to_numpy(np.float64)
         rng, predicted = np.random.default_rng(seed), {share: np.zeros((_REPEATS, *targets.shape)) for share in _SHARES}
         sizes = dict.fromkeys(_SHARES, 0)
-        folds = GroupKFold(min(FOLDS, len(set(groups.tolist()))), shuffle=True, random_state=seed)
-        for rows, left_out in folds.split(features, groups=groups):
+        for rows, left_out in even_folds(groups, min(FOLDS, len(set(groups.tolist()))), seed).split():
             for repeat in range(_REPEATS):
                 order = rng.permutation(np.unique(groups[rows]))
                 for share in _SHARES:

@@ -13,10 +13,11 @@ from sklearn.base import BaseEstimator
 from sklearn.compose import make_column_transformer
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from ....data_modules.errors import DataError, counted
+from ....data_modules.folds import even_folds
 from ....data_modules.schema import Dimension, Pair, PairDataset
 from ....models import closed_form
 from ...frame import group_of
@@ -113,9 +114,9 @@ def searched(name: str, model: BaseEstimator, settings: Mapping[str, Sequence[fl
             model,
             {name: list(values) for name, values in settings.items()},
             scoring="neg_mean_squared_error",
-            cv=GroupKFold(min(FOLDS, len(np.unique(groups))), shuffle=True, random_state=seed),
+            cv=even_folds(groups, min(FOLDS, len(np.unique(groups))), seed),
             error_score="raise",  # pyright: ignore[reportArgumentType]
-        ).fit(features, target, groups=groups)
+        ).fit(features, target)
         errors = {name: float(np.sqrt(-search.best_score_))}
         return search.best_estimator_, {"model": name, "settings": dict(search.best_params_), _ERRORS: errors}
 
