@@ -12,7 +12,7 @@ alone, for a judge that knows nothing. It is fitted for all systems together, be
 the chance in its few ratings: intervals of 30 systems with 400 ratings then hold the truth 94.1 % of the time.
 
 Here the rated pairs are some of the scored ones, and pairs of one group (same context) are not independent. So the
-variance is that of the jackknife over groups (Efron & Stein, 1981; for means of groups it is the one that is robust to
+variance is that of the jackknife over groups around the mean itself (CR3 of Bell & McCaffrey, 2002, which is robust to
 clusters), and intervals have the t quantile of the number of rated groups less one. Differences are taken over the
 groups that both systems answer: what is common to a group leaves them. `ppi-python` 0.2.3 has neither groups nor
 paired differences. `benchmarks/boards.py` counts how often the intervals hold a known truth, beside it and alone.
@@ -146,8 +146,8 @@ class _Mean(NamedTuple):
         rest = number - counts
         without = np.divide(sums.sum(0) - sums, rest, out=np.full(sums.shape, np.nan), where=rest > 0)
         groups = (counts > 0).sum(0)
-        # A group without a pair of the column changes nothing: g is the number of those that have one
-        return cls(value, (without - without.mean(0)) * np.sqrt((groups - 1).clip(0) / groups.clip(1)))
+        # Around the mean of `without` a group without a pair of the column would count; g is the number of the others
+        return cls(value, (without - value) * np.sqrt((groups - 1).clip(0) / groups.clip(1)))
 
     def less(self, other: _Mean | None, weight: float = 1.0) -> _Mean:
         """This mean less `weight` times another; None = 0."""

@@ -93,6 +93,20 @@ def test_differences_are_over_the_contexts_that_both_answer():
     assert found.means[1].value == pytest.approx(judge[:, 1].mean())
 
 
+def test_the_error_of_unequal_groups_is_the_jackknife_and_other_groups_change_nothing():
+    """Each group left out in turn, around the mean itself: CR3 of clusters."""
+    rng = np.random.default_rng(6)
+    groups = np.repeat([f"c{number}" for number in range(8)], [9, 1, 2, 1, 1, 3, 1, 2])
+    judge = rng.normal(3, 1, len(groups)) + (groups == "c0")
+    without = np.array([judge[groups != name].mean() for name in np.unique(groups)])
+    error = np.sqrt(7 / 8 * ((without - judge.mean()) ** 2).sum())
+    alone = SystemSums.of(["a"] * 20, groups.tolist(), judge, np.full(20, np.nan))
+    assert system_means(alone, "judge").means[0].standard_error == pytest.approx(error)
+    names, wider = ["a"] * 20 + ["b"] * 50, [*groups.tolist(), *(f"d{number}" for number in range(50))]
+    beside = SystemSums.of(names, wider, np.append(judge, np.zeros(50)), np.full(70, np.nan))
+    assert system_means(beside, "judge").means[0].standard_error == pytest.approx(error)
+
+
 def test_few_groups_and_none_have_a_reason_instead_of_an_interval():
     judge, human = drawn(5, rated=4)
     human[:, 2] = np.nan
