@@ -21,7 +21,7 @@ def sentences_of(board: Board, answers: Answers, people: Ratings | None, scale_i
     first, second = board.systems[:2]
     missing = int(np.isnan(answers.rows[board.dimension].to_numpy(float)).sum())
     if missing:
-        yield f"{counted(missing, 'response')} of {len(answers.rows):,} had no score and do not count."
+        yield f"{counted(missing, 'response')} of {len(answers.rows):,} had no score and did not count."
     if board.n_shared < board.n_contexts:
         yield (
             f"Not all systems answer all {board.n_contexts:,} contexts: differences are over those that two share, "
@@ -33,7 +33,8 @@ def sentences_of(board: Board, answers: Answers, people: Ratings | None, scale_i
     unlike = sum(round(row.unlike_training * row.n_pairs) for row in board.systems)
     if unlike:
         scored = sum(row.n_pairs for row in board.systems)
-        yield f"{counted(unlike, 'response')} of {scored:,} are unlike what the judge was calibrated on."
+        verb = "is" if unlike == 1 else "are"
+        yield f"{counted(unlike, 'response')} of {scored:,} {verb} unlike what the judge was calibrated on."
     top = next((row for row in board.differences if {row.first, row.second} == {first.system, second.system}), None)
     if top is not None and top.better and top.by_length is not None and top.difference.value:
         share = top.by_length / top.difference.value
@@ -42,8 +43,8 @@ def sentences_of(board: Board, answers: Answers, people: Ratings | None, scale_i
                 f"By the judge's slope on their length alone, {top.first} would lead {top.second} by "
                 f"{number(abs(top.by_length))}, {percent(share)} of the difference: listen whether longer is better."
             )
-    if people is not None and people.others:
-        yield f"{counted(people.others, 'rating')} of other responses, or without a score, do not count."
+    if people is not None and (others := people.others[board.dimension]):
+        yield f"{counted(others, 'rating')} of other responses, of ones without a score, or left empty did not count."
     if not answers.judge:
         yield "The files do not all say which judge made the scores: they may be of different ones."
     if not scale_is_known:
@@ -84,7 +85,7 @@ def _of_people(board: Board) -> Iterator[str]:
         needed = f"{round(board.n_ratings * saved):,}"
         yield f"Without the judge intervals as wide as these would have needed {needed} ratings."
     elif saved is not None:
-        yield "The judge adds nothing here: the intervals are those of the ratings alone."
+        yield "The judge adds nothing to the means here: their intervals are those of the ratings alone."
     if unrated := [row.system for row in board.systems if not row.n_rated]:
         yield f"Nobody rated {', '.join(unrated)}: the ratings say nothing of {'it' if len(unrated) == 1 else 'them'}."
 
@@ -100,7 +101,8 @@ def _order(board: Board) -> Iterator[str]:
         yield "All means are equal: nothing tells the systems apart."
         return
     told = sum(row.better for row in board.differences)
+    verb = "differs" if told == 1 else "differ"
     yield (
-        f"{told} of {counted(len(board.differences), 'pair')} of systems differ at the 5 % level, corrected for all "
+        f"{told} of {counted(len(board.differences), 'pair')} of systems {verb} at the 5 % level, corrected for all "
         "pairs (Holm)."
     )

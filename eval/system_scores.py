@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..data_modules.errors import DataError, UserError, counted, names_shown, shown
 from ..data_modules.folders import file_hash
-from ..data_modules.ratings import RATING_COLUMNS
+from ..data_modules.ratings import A_NAME, RATING_COLUMNS, is_name
 from ..data_modules.schema import Dimension, PairDataset
 from ..data_modules.tables import SourceTable, read_table
 from ..models.score_table import PAIR_ID
@@ -26,6 +26,7 @@ GROUP = "group_id"
 ERROR = "_standard_error"
 """What the column of a dimension's standard errors ends with."""
 _LABEL = "_label"  # each dimension of a file of scores has a column of this ending
+_OWN = (PAIR_ID, GROUP, "system", "warnings", "seconds")  # columns of `Answers.rows` beside dimensions
 # Parts of a job's identity without which scores do not mean the same
 _SAME = ("judge", "backbone", "quantization", "long clips")
 
@@ -56,7 +57,8 @@ class Ratings:
     """Ratings of scored responses by people."""
 
     rows: pd.DataFrame  # `RATING_COLUMNS`
-    others: int  # how many ratings are of other responses, or without a score; they do not count
+    # dimension -> how many ratings of it are of other responses, or empty; they do not count
+    others: dict[str, int]
     scales: dict[str, Dimension]  # of the dimensions, where the ratings say
     source: tuple[str, str]  # name and hash
     synthetic: bool = False  # whether they were not given by people
@@ -69,6 +71,8 @@ def read_answers(scores: ScoreFiles, by: str, dimensions: Sequence[str] | None) 
         raise UserError("no file of scores; expected one or more that `score --out` wrote")
     tables = [(name, read_table(path)) for name, path in files]
     names = _dimensions([table for _, table in tables], dimensions)
+    if taken := [name for name in names if name in _OWN]:
+        raise UserError(f"{files[0][1]}: {shown(taken[0])} as a dimension; this name is taken, expected another column")
     seen: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
     for system, table in tables:
@@ -93,17 +97,23 @@ def read_answers(scores: ScoreFiles, by: str, dimensions: Sequence[str] | None) 
     judge, facts = _one_judge([table.path for _, table in tables])
     said = {scale.name: scale for scale in facts.dimensions}
     marks = tuple((table.path.name, file_hash(table.path)) for _, table in tables)
-    return Answers(pd.DataFrame(rows), {name: said.get(name) for name in names}, judge, facts, marks)
+    # Sums depend on the order of their terms in the last bit: the order of the file must not show
+    ordered = pd.DataFrame(rows).sort_values(PAIR_ID, ignore_index=True)
+    return Answers(ordered, {name: said.get(name) for name in names}, judge, facts, marks)
 
 
 def _files(scores: ScoreFiles) -> list[tuple[str | None, Path]]:
     """System of a whole file (None = its rows say) and file."""
-    if isinstance(scores, Mapping):
-        return [(name, Path(path)) for name, path in scores.items()]
     found: list[tuple[str | None, Path]] = []
+    if isinstance(scores, Mapping):
+        found += [(name, Path(path)) for name, path in scores.items()]
+        scores = []
     for entry in [scores] if isinstance(scores, str | Path) else scores:
         name, equals, path = str(entry).partition("=")
         found.append((name, Path(path)) if equals and not Path(entry).exists() else (None, Path(entry)))
+    for system, path in found:
+        if system is not None and not is_name(system):
+            raise UserError(f"{path}: system {shown(system)}; expected NAME=FILE, NAME {A_NAME}")
     return found
 
 
@@ -176,16 +186,20 @@ def read_ratings(ratings: str | Path, answers: Answers) -> Ratings:
         table, mark = _rating_table(path), file_hash(path)
     for name, scale in answers.scales.items():
         _check_scale(path, table, name, scale, scales.get(name))
-    rated, names = answers.rows[PAIR_ID].tolist(), list(answers.scales)
-    known = np.isin(table[PAIR_ID].to_numpy(str), rated) & np.isin(table["dimension"].to_numpy(str), names)
-    known &= ~np.isnan(table["score"].to_numpy(float))
+    known, others = np.zeros(len(table), dtype=bool), {}
+    for name in answers.scales:
+        of_name = table["dimension"].to_numpy(str) == name
+        scored = answers.rows.loc[answers.rows[name].notna(), PAIR_ID].to_numpy(str)
+        own = of_name & np.isin(table[PAIR_ID].to_numpy(str), scored) & ~np.isnan(table["score"].to_numpy(float))
+        known |= own
+        others[name] = int(of_name.sum() - own.sum())
     if not known.any():
         raise UserError(
-            f"{path}: rates none of the scored responses on {names_shown(names)}; "
+            f"{path}: rates none of the scored responses on {names_shown(answers.scales)}; "
             "expected ratings of the same pair_id and dimension"
         )
-    own = table.loc[known, list(RATING_COLUMNS)]
-    return Ratings(own, int((~known).sum()), scales, (path.name, mark), synthetic)
+    rows = table.loc[known, list(RATING_COLUMNS)].sort_values(list(RATING_COLUMNS[:3]), ignore_index=True)
+    return Ratings(rows, others, scales, (path.name, mark), synthetic)
 
 
 def _rating_table(path: Path) -> pd.DataFrame:

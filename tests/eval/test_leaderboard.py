@@ -250,6 +250,55 @@ def test_ratings_of_other_responses_are_counted(write, tmp_path):
     assert any("2 ratings of other responses" in sentence for sentence in board.text)
 
 
+def test_ratings_of_responses_without_a_score_do_not_count(write, tmp_path):
+    rows = table({"v1": 3.0, "v2": 3.5})
+    ratings = rated(rows, 10, {"v1": 0.0, "v2": 0.0}, tmp_path / "ratings.csv")
+    shown = rows["group_id"].isin([f"c{n}" for n in range(10)])
+    with pytest.raises(UserError, match="rates none of the scored responses"):
+        leaderboard(write(rows.assign(warmth=rows["warmth"].mask(shown))), ratings=ratings)
+    one = rows.assign(warmth=rows["warmth"].mask(rows["pair_id"] == "v1/0"))
+    board = only(leaderboard(write(one), ratings=ratings))
+    assert (board.n_ratings, [row.n_rated for row in board.systems]) == (38, [10, 9])
+    assert any("2 ratings of other responses, of ones without a score" in sentence for sentence in board.text)
+    assert any("1 response of 48 had no score and did not count" in sentence for sentence in board.text)
+
+
+def test_ratings_on_another_dimension_are_no_ratings_of_other_responses(write, tmp_path):
+    rows = table({"v1": 3.0, "v2": 3.5})
+    ratings = Path(rated(rows, 10, {"v1": 0.0, "v2": 0.0}, tmp_path / "ratings.csv"))
+    given = pd.read_csv(ratings)
+    pd.concat([given, given.assign(dimension="clarity")]).to_csv(ratings, index=False)
+    board = only(leaderboard(write(rows), ratings=ratings))
+    assert board.n_ratings == 40
+    assert not any("other responses" in sentence for sentence in board.text)
+
+
+def test_the_order_of_rows_does_not_show(write, tmp_path):
+    rows = table({"v1": 3.0, "v2": 3.5, "v3": 3.2})
+    ratings = Path(rated(rows, 10, {"v1": 0.1, "v2": -0.2, "v3": 0.0}, tmp_path / "ratings.csv"))
+    given, boards = pd.read_csv(ratings), []
+    for seed in range(4):
+        given.sample(frac=1, random_state=seed).to_csv(ratings, index=False)
+        boards.append(only(leaderboard(write(rows.sample(frac=1, random_state=seed)), ratings=ratings)))
+    assert boards == boards[:1] * 4
+
+
+@pytest.mark.parametrize("name", ["", " v1", "v\n1"])
+def test_a_file_of_a_system_without_a_proper_name_is_refused(name, write):
+    path = write(table({"v1": 3.0}))
+    with pytest.raises(UserError, match="expected NAME=FILE"):
+        leaderboard([f"{name}={path}"])
+    with pytest.raises(UserError, match="expected NAME=FILE"):
+        leaderboard({name: path})
+
+
+@pytest.mark.parametrize("name", ["system", "warnings"])
+def test_a_dimension_with_a_name_that_a_board_needs_is_refused(name, write):
+    rows = table({"v1": 3.0, "v2": 3.5})
+    with pytest.raises(UserError, match=f"'{name}' as a dimension"):
+        leaderboard(write(rows.assign(**{name: 3.0})), dimensions=[name])
+
+
 def test_a_baseline_that_nobody_is_and_a_scale_of_others(write, rated_dataset):
     rows = table({"v1": 3.0, "v2": 3.5})
     with pytest.raises(UserError, match="baseline 'v7': no such system; expected 'v1', 'v2'"):
