@@ -26,10 +26,14 @@ def plan_systems(
         dimensions: Dimensions that count; empty = all.
 
     Raises:
-        UserError: If the difference is not above 0, or no two systems share enough contexts on a dimension.
+        UserError: If the difference is not above 0, the pilot names no systems, or no two of them share enough contexts
+            on a dimension.
     """
     if not difference > 0:
         raise UserError(f"--systems {difference:g}: expected rating points above 0")
+    if not frame.has_systems:
+        expected = "system_id in a pair dataset, or in a table a column 'system' (--column system=NAME)"
+        raise UserError(f"{frame.source}: names no systems; expected {expected}")
     people = frame.rows.loc[~frame.rows["is_judge"] & frame.rows["score"].notna()]
     plans = []
     for name, rows in people.groupby("dimension", sort=False):

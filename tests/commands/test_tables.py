@@ -121,8 +121,13 @@ def test_plan_says_how_many_ratings_tell_systems_apart(tmp_path, capsys):
     )
     line = failed(capsys, "plan", str(path), "--systems", "0")
     assert "--systems 0: expected rating points above 0" in line
-    path.write_text("\n".join(["item,annotator,dimension,score,group", *[r.rpartition(",")[0] for r in rows]]) + "\n")
+    few = [row for row in rows if row.split(",")[4] in ("c0", "c1", "c2", "c3")]
+    path.write_text("\n".join(["item,annotator,dimension,score,group,system", *few]) + "\n")
     assert "no two systems share 5 rated groups on warmth" in failed(capsys, "plan", str(path), "--systems", "0.5")
+    path.write_text("\n".join(["item,annotator,dimension,score,group", *[r.rpartition(",")[0] for r in rows]]) + "\n")
+    assert "names no systems; expected system_id in a pair dataset, or in a table a column 'system'" in failed(
+        capsys, "plan", str(path), "--systems", "0.5"
+    )
     assert "--systems with --variance" in failed(
         capsys, "plan", "--variance", "item=1", "residual=1", "--systems", "0.5"
     )
