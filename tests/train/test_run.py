@@ -12,11 +12,12 @@ import empathy_judge
 import numpy as np
 import pandas as pd
 import pytest
+import soundfile
 import torch
 from empathy_judge import Scorer
 from empathy_judge.cli import main
 from empathy_judge.data_modules import storage, writing
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import Dimension, PairDataset, hash_order
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.writing import complete_dataset, to_row, write_dataset, write_splits
@@ -251,6 +252,19 @@ def test_a_dataset_that_is_not_its_folder_is_refused(recipe, dataset_folder, tmp
     for changed in (whole.subset(["train", "validation"]), fewer):
         with pytest.raises(UserError, match=r"the PairDataset is not what .* holds"):
             empathy_judge.train(recipe, changed, tmp_path / "run")
+
+
+def test_a_long_clip_is_refused_with_the_setting_that_cuts_it(recipe, dataset_folder, tmp_path):
+    folder = tmp_path / "long"
+    shutil.copytree(dataset_folder, folder)
+    (folder / "split.yaml").unlink()
+    dataset = PairDataset.load(dataset_folder)
+    soundfile.write(folder / "p00.wav", np.full(11 * 16_000, 0.1), 16_000)  # the backbone hears 10 s
+    write_dataset(folder, dataset.card, frame_of(dataset.pairs).drop(columns="split"), dataset.ratings)
+    write_splits(folder, ["train", *(pair.split for pair in dataset.pairs[1:])])
+    with pytest.raises(AudioError, match=r"11\.0 s; expected at most 10 s, or --judge\.long_clips window$") as caught:
+        empathy_judge.train(recipe, folder, tmp_path / "run")
+    assert caught.value.kind == "too long"
 
 
 def test_a_dry_run_has_no_run(recipe, tmp_path, capsys):
