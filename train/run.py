@@ -106,7 +106,12 @@ def train(
         return None
     check_accelerator(recipe)
     folder = run_folder(recipe)
-    with stopped_by_signals(), refused_by_lightning(ValueError), _may_be_cut(recipe), ExitStack() as until_the_end:
+    with (
+        stopped_by_signals(),
+        refused_by_lightning(ValueError),
+        _plain_errors(recipe),
+        ExitStack() as until_the_end,
+    ):
         if is_global_zero():
             until_the_end.enter_context(run_lock(folder))
         if recipe.method == "auto" or recipe.folds or (recipe.refit and recipe.method == "lora"):
@@ -132,11 +137,13 @@ def _finished(folder: Path) -> Run:
 
 
 @contextmanager
-def _may_be_cut(recipe: Recipe) -> Iterator[None]:
-    """What refuses a long clip also names the setting that cuts it."""
+def _plain_errors(recipe: Recipe) -> Iterator[None]:
+    """What refuses a long clip also names the setting that cuts it; an error of a data worker is told in its line."""
     try:
         yield
     except AudioError as error:
+        if "in DataLoader worker process" in str(error):  # torch puts the traceback before it, and drops the kind
+            raise type(error)(str(error).rpartition(f"{type(error).__name__}: ")[2].strip()) from None
         if error.kind != "too long" or recipe.judge.long_clips == "window":
             raise
         raise AudioError(f"{error}, or --judge.long_clips window", error.kind) from None
