@@ -175,7 +175,7 @@ def _serving(options: Command) -> Iterator[str]:
 def _curl(service: str, arguments: Sequence[str]) -> None:
     """What `curl -F name=value -F name=@file ADDRESS` does, and that it is answered."""
     *given, address = arguments
-    if given[:2] == ["-s", "--retry"]:  # a script waits until the judge is loaded
+    if given[:2] == ["-sf", "--retry"]:  # a script waits until the judge is loaded; -f hides the answers until then
         assert httpx.get(service + address.removeprefix("localhost:8000")).json() == {"status": "ready"}
         return
     assert given[::2] == ["-F"] * (len(given) // 2)

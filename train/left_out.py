@@ -131,7 +131,7 @@ def can_decide(pairs: AllPairs, scores: Mapping[str, Prediction]) -> bool:
     if count < MIN_GROUPS:
         say(
             f"auto: {PROBE}: no adapters are trained, since the pairs to compare them with the probe on come from "
-            f"{counted(count, 'group')} or speakers, at least {MIN_GROUPS} needed; expected more of these in the "
+            f"{counted(count, 'group')} (or speakers), at least {MIN_GROUPS} needed; expected more of these in the "
             f"validation split, or --folds {MIN_GROUPS}, which compares on all pairs"
         )
     return count >= MIN_GROUPS

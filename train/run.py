@@ -3,14 +3,15 @@ read from top to bottom in a file of its own: `lora.py`, `probe.py`, `cross_vali
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.callbacks import Callback
 
+from ..data_modules.errors import AudioError
 from ..data_modules.folders import RemotePath
 from ..data_modules.schema import PairDataset
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS
@@ -18,7 +19,7 @@ from ..models.weight_files import read_checkpoint
 from .checkpointing import stopped_by_signals
 from .lora import train_lora
 from .probe import refit_probe, train_probe
-from .recipe import Config, RecipeParser
+from .recipe import Config, Recipe, RecipeParser
 from .run_folder import is_global_zero, run_folder, run_lock
 from .strategies import check_accelerator, refused_by_lightning
 
@@ -105,7 +106,12 @@ def train(
         return None
     check_accelerator(recipe)
     folder = run_folder(recipe)
-    with stopped_by_signals(), refused_by_lightning(ValueError), ExitStack() as until_the_end:
+    with (
+        stopped_by_signals(),
+        refused_by_lightning(ValueError),
+        _plain_errors(recipe),
+        ExitStack() as until_the_end,
+    ):
         if is_global_zero():
             until_the_end.enter_context(run_lock(folder))
         if recipe.method == "auto" or recipe.folds or (recipe.refit and recipe.method == "lora"):
@@ -128,3 +134,16 @@ def _finished(folder: Path) -> Run:
     best, calibration = folder / CHECKPOINTS / BEST, folder / CALIBRATION_FILE
     provenance = read_checkpoint(best)["description"]["provenance"]
     return Run(folder, best, provenance["validation"], calibration if calibration.is_file() else None)
+
+
+@contextmanager
+def _plain_errors(recipe: Recipe) -> Iterator[None]:
+    """What refuses a long clip also names the setting that cuts it; an error of a data worker is told in its line."""
+    try:
+        yield
+    except AudioError as error:
+        if "in DataLoader worker process" in str(error):  # torch puts the traceback before it, and drops the kind
+            raise type(error)(str(error).rpartition(f"{type(error).__name__}: ")[2].strip()) from None
+        if error.kind != "too long" or recipe.judge.long_clips == "window":
+            raise
+        raise AudioError(f"{error}, or --judge.long_clips window", error.kind) from None

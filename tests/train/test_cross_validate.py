@@ -170,7 +170,7 @@ def test_auto_trains_no_adapters_that_validation_could_not_keep(train_arguments,
     run = train(train_arguments(tmp_path / "run", method="auto", **OF_CLIPS, trainer__max_epochs=1))
     (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("auto: "))
     assert line.startswith("auto: probe: no adapters are trained, since")
-    assert "come from 3 groups or speakers, at least 5 needed; expected more" in line
+    assert "come from 3 groups (or speakers), at least 5 needed; expected more" in line
     assert not (run.folder / "lora").exists()
     assert best_of(run.folder)["agreement"] == best_of(run.folder / "probe")["agreement"]
     assert run.calibration is not None

@@ -12,11 +12,12 @@ import empathy_judge
 import numpy as np
 import pandas as pd
 import pytest
+import soundfile
 import torch
 from empathy_judge import Scorer
 from empathy_judge.cli import main
 from empathy_judge.data_modules import storage, writing
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import Dimension, PairDataset, hash_order
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.writing import complete_dataset, to_row, write_dataset, write_splits
@@ -25,8 +26,10 @@ from empathy_judge.models.artifact import load_any, save_judge
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.weight_files import read_checkpoint
+from empathy_judge.train import run as run_module
 from empathy_judge.train.run import train
 from safetensors.torch import load_file
+from torch._utils import ExceptionWrapper
 from transformers import HubertModel, Wav2Vec2FeatureExtractor
 
 from ..models.backbones.tools import wave_encoder
@@ -251,6 +254,35 @@ def test_a_dataset_that_is_not_its_folder_is_refused(recipe, dataset_folder, tmp
     for changed in (whole.subset(["train", "validation"]), fewer):
         with pytest.raises(UserError, match=r"the PairDataset is not what .* holds"):
             empathy_judge.train(recipe, changed, tmp_path / "run")
+
+
+def test_a_long_clip_is_refused_with_the_setting_that_cuts_it(recipe, dataset_folder, tmp_path):
+    folder = tmp_path / "long"
+    shutil.copytree(dataset_folder, folder)
+    (folder / "split.yaml").unlink()
+    dataset = PairDataset.load(dataset_folder)
+    soundfile.write(folder / "p00.wav", np.full(11 * 16_000, 0.1), 16_000)  # the backbone hears 10 s
+    write_dataset(folder, dataset.card, frame_of(dataset.pairs).drop(columns="split"), dataset.ratings)
+    write_splits(folder, ["train", *(pair.split for pair in dataset.pairs[1:])])
+    with pytest.raises(AudioError, match=r"11\.0 s; expected at most 10 s, or --judge\.long_clips window$") as caught:
+        empathy_judge.train(recipe, folder, tmp_path / "run")
+    assert caught.value.kind == "too long"
+
+
+def test_an_error_of_a_data_worker_is_one_line(recipe, dataset_folder, tmp_path, monkeypatch):
+    """torch 2.11.0 raises the type of a worker's error again, with its traceback as the text."""
+    text = "a.wav: cannot be read (Permission denied)"
+
+    def refused(*_):
+        try:
+            raise AudioError(text, "cannot be read")
+        except AudioError:
+            ExceptionWrapper(where="in DataLoader worker process 0").reraise()
+
+    monkeypatch.setattr(run_module, "train_lora", refused)
+    with pytest.raises(AudioError) as caught:
+        empathy_judge.train(recipe, dataset_folder, tmp_path / "run")
+    assert str(caught.value) == text
 
 
 def test_a_dry_run_has_no_run(recipe, tmp_path, capsys):
