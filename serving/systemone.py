@@ -28,6 +28,8 @@ _MOST_QUESTIONS, _MOST_LEVELS = 64, 1001
 _DATA_URL = re.compile(r"data:audio/[\w.+-]+(;[\w.+-]+=[^;,]*)*;base64,", re.IGNORECASE)
 _CLIPS = Field(default=None, min_length=1, max_length=MAX_TURNS + 1)
 _STRICT = ConfigDict(extra="forbid", strict=True)
+# What is given back. Without a constraint pydantic 2 lets half a character through ("\ud800"), which no UTF-8 can hold
+_Text = Annotated[str, StringConstraints(min_length=1)]
 
 
 class Situation(BaseModel):
@@ -45,7 +47,7 @@ class Question(BaseModel):
 
     type: Literal["score"]
     instructions: str = Field(default="", description="The name of the dimension, where the id of the question is not.")
-    criteria: list[Annotated[str, StringConstraints(min_length=1)]] = Field(
+    criteria: list[_Text] = Field(
         min_length=2,
         max_length=_MOST_LEVELS,
         description="A text for each step of the scale, the lowest rating first. The texts are given back, not read.",
@@ -57,7 +59,7 @@ class DecisionRequest(BaseModel):
 
     model_config = _STRICT
 
-    questions: dict[str, Question] = Field(min_length=1, max_length=_MOST_QUESTIONS)
+    questions: dict[_Text, Question] = Field(min_length=1, max_length=_MOST_QUESTIONS)
     state: str | Situation = Field(default="", description="Text about the situation, as raters were given it.")
     model: str | None = Field(default=None, description="Any; there is one judge.")
     audio: list[str] | None = _CLIPS
@@ -148,7 +150,7 @@ def _first(error: ValidationError) -> str:
     if place[:1] == ["state"]:
         place, expected = ["state"], {problem["type"]: 'expected text about the situation, or {"situation": text}'}
     reason = expected.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
-    return f"{_place(*place)}: {re.sub(r'^[A-Z][a-z]+ should', 'expected to', reason)}"
+    return f"{_place(*place) or 'the body'}: {re.sub(r'^[A-Z][a-z]+ should', 'expected to', reason)}"
 
 
 def _clips_of(sent: DecisionRequest) -> list[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 import pytest
@@ -138,6 +139,7 @@ def test_a_real_judge_gives_its_shares(make_judge, tmp_path):
         ),
         ({"questions": {"empathy": {**QUESTION, "criteria": [*WORDS[:4], ""]}}}, "questions.empathy.criteria.4: "),
         ({"questions": {}}, "questions: "),
+        ({"questions": {"": {**QUESTION, "instructions": "empathy"}}}, "questions..[key]: expected to have at least 1"),
         ({"questions": None}, "questions: missing"),
         ({"audio": None}, "audio: expected clips there, or in files"),
         ({"files": CLIPS}, "audio: expected clips there, or in files"),
@@ -163,6 +165,23 @@ def test_everything_else_is_told_what_is_expected(service, deciding, changed, me
     assert (status, code) == (422, "invalid")
     assert found.startswith(message)
     assert deciding.heard == []
+
+
+def test_half_a_character_is_never_given_back(service, deciding):
+    # pydantic 2.14.3 lets it through where a text has no constraint, and no UTF-8 can hold it
+    half = json.dumps({**SENT, "questions": {"\ud800": {**QUESTION, "instructions": "empathy"}}})
+    answer = service("POST", "/v1/systemone", content=half.encode(), headers={"Content-Type": "application/json"})
+    status, code, message = error_of(answer)
+    assert (status, code) == (422, "invalid")
+    assert "unable to parse raw data as a unicode string" in message
+    assert answer.content.decode()
+    assert deciding.heard == []
+
+
+@pytest.mark.parametrize("body", [b"null", b"[]", b'"a"'])
+def test_a_body_of_another_type_is_named(service, body):
+    answer = service("POST", "/v1/systemone", content=body, headers={"Content-Type": "application/json"})
+    assert error_of(answer)[2].startswith("the body: expected to be a valid dictionary")
 
 
 def test_a_clip_that_is_none_is_an_error_of_the_audio(service):

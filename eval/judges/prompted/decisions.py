@@ -33,17 +33,16 @@ class DecisionProvider(Provider):
         if not answers:
             return Reply(EMPTY)
         version = read(body, "model", str)
-        levels = {
-            self._without_key(name): _in_order(read(answer, "probabilities", dict) or {})
-            for name, answer in answers.items()
-        }
+        levels = {self._without_key(name): _in_order(answer) for name, answer in answers.items()}
         return Reply(ANSWERED, version=version, levels=levels)
 
 
-def _in_order(probabilities: Mapping[str, Any]) -> list[float | None]:
-    """The probabilities of levels 0, 1, 2 ..., None = none; an empty list where levels have other names."""
-    names = [str(number) for number in range(len(probabilities))]
-    if probabilities.keys() != {*names}:
+def _in_order(answer: Any) -> list[float | None]:
+    """The probabilities of levels 0, 1, 2 ..., None = none; an empty list where levels have other names, or there are
+    none: the other answers were paid for with this one."""
+    probabilities = answer.get("probabilities") if isinstance(answer, dict) else None
+    names = [str(number) for number in range(len(probabilities))] if isinstance(probabilities, dict) else []
+    if not isinstance(probabilities, dict) or probabilities.keys() != {*names}:
         return []
     values = [probabilities[name] for name in names]
     return [float(value) if type(value) in (int, float) and 0 <= value <= 2 else None for value in values]

@@ -88,6 +88,22 @@ def test_a_question_without_an_answer_leaves_no_score(scored):
     assert table["status"].tolist() == ["levels missing or foreign"] * 2
 
 
+ODD = [None, "no", [], 3, {"probabilities": [*SHARES]}, {"probabilities": "x"}, {"type": "refusal"}]
+
+
+@pytest.mark.parametrize("vendor", DECIDING)
+@pytest.mark.parametrize("odd", ODD)
+def test_an_answer_that_is_none_is_paid_once_and_spoils_no_other(vendor, odd, scored, make_pairs):
+    body = answer(vendor, {"vocal_empathy": SHARES})
+    both = {**body, "answers": {**body["answers"], "foreign": odd}}
+    foreign = scored(vendor, both, settings=["samples=1", "rubric=plain"])
+    assert (foreign.row["status"], foreign.row["score"], len(foreign.requests)) == (OK, 4, 1)
+    own = scored(vendor, {**body, "answers": {"vocal_empathy": odd}})
+    assert (own.row["status"], len(own.requests)) == ("levels missing or foreign", 1)
+    (row,) = own.judge.score(make_pairs(1)).to_dict("records")  # the server is gone: the answer was kept
+    assert (row["status"], row["meta"]["kept"]) == ("levels missing or foreign", 1)
+
+
 def test_a_key_that_a_server_repeats_is_kept_nowhere(scored, monkeypatch):
     monkeypatch.setenv("EMPATHY_JUDGE_API_KEY", key := "a-key-of-no-vendor")
     body: Any = answer("systemone", {"vocal_empathy": SHARES, key: SHARES}, model=f"m-{key}")
