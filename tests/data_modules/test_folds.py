@@ -39,6 +39,15 @@ def test_groups_of_one_size_are_dealt_as_by_scikit_learn(count):
         assert [rows.tolist() for _, rows in ours] == [rows.tolist() for _, rows in theirs]
 
 
+def test_the_order_of_rows_changes_nothing():
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(30), rng.zipf(1.5, 30).clip(1, 50))
+    order = rng.permutation(len(groups))
+    for seed in range(5):
+        folds = even_folds(groups, 4, seed).test_fold
+        assert even_folds(groups[order], 4, seed).test_fold.tolist() == folds[order].tolist()
+
+
 def test_fewer_groups_than_folds_are_refused():
     with pytest.raises(ValueError, match="number of groups"):
         even_folds(["a", "a", "b"], 3, 0)
