@@ -19,15 +19,15 @@ from .data_modules.schema import Pair
 from .models.artifact import LoadedJudge
 from .models.assessment import Assessment, Ranked, Scale, Score, cautions, in_order, label
 from .models.calibration import DEFAULT_LEVEL, LEVELS, preference, uncalibrated
+from .models.clip_encoder import KEPT_BYTES
 from .models.disk_store import DiskStore
 from .models.score_table import Column, score_columns
-from .models.scoring import KEPT_BYTES, Predictor, ScoredPair, load_to_score
+from .models.scoring import Predictor, ScoredPair, load_to_score
 from .models.settings import OF_LEVELS, Quantization
 from .models.three_way import OverNext, Preference
 
 Scores = dict[str, float]
 """Rating points by dimension."""
-_ON_CPU, _ON_GPU = 16, 64  # most pairs per forward pass
 
 
 class Scorer:
@@ -86,8 +86,9 @@ class Scorer:
                 there is one, of several processes on a machine to each its own.
             quantization: "nf4" keeps the language model in 4 bits, for small GPUs: scores change a little. None = as in
                 training.
-            batch_size: Most pairs per forward pass; scores do not depend on it. None = 16 on a CPU, 64 on a GPU. Where
-                memory runs out, batches are made smaller, and no pair is lost.
+            batch_size: Most pairs per forward pass; scores do not depend on it. None = 16 on a CPU, 128 on a GPU, where
+                its free memory also limits their tokens. Where memory runs out, batches are made smaller, and no pair
+                is lost.
             cache: Folder that keeps the audio tower's output for each clip, at most 100 GB; training with
                 `cache.folder` shares it. None = it stays in memory for as long as this scorer lives.
             compiled: Whether layers are compiled (`torch.compile`): the first batches take minutes, later ones less
@@ -114,9 +115,8 @@ class Scorer:
             from .models.backbones.layers import compile_layers
 
             compile_layers(judge.network, leave=[])
-        size = batch_size or (_ON_CPU if judge.device.type == "cpu" else _ON_GPU)
         store = None if cache is None else DiskStore(Path(cache))
-        return cls(loaded, str(folder), Predictor(judge, size, store, True, kept_bytes, windows))
+        return cls(loaded, str(folder), Predictor(judge, batch_size, store, True, kept_bytes, windows))
 
     @overload
     def score(

@@ -65,7 +65,7 @@ class Score(Printing, Loading):
         restart: delete what an earlier command has done and begin anew
         overwrite: replace an --out that this command did not write
         checksums: find files that changed since an earlier command by their content, not by size and modification time
-        batch_size (PAIRS): pairs per forward pass (default: 16; on a GPU 64)
+        batch_size (PAIRS): pairs per forward pass (default: 16; on a GPU 128)
     """
 
     EXAMPLE: ClassVar[str] = "judge --manifest pairs.csv --out scores.csv"

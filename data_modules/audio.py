@@ -11,6 +11,8 @@ import io
 import math
 import re
 import stat
+from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,6 +170,18 @@ def audio_hash(source: AudioSource) -> str:
         return file_hash(source)
     except OSError as error:
         raise AudioError(f"{source}: cannot be read ({os_reason(error)})", "cannot be read") from None
+
+
+def known_by(source: AudioSource) -> Hashable:
+    """A small key of a clip, whatever the clip is. A file that was changed is another clip."""
+    if isinstance(source, bytes | Clip):
+        return audio_hash(source)
+    if isinstance(source, str | Path):
+        with suppress(OSError):  # the error is raised when the file is read
+            facts = Path(source).stat()
+            # times may be copied with a file (rsync -t), all but ctime
+            return str(source), facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+    return source
 
 
 def _name(source: AudioSource) -> str:

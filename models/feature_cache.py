@@ -18,7 +18,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from ..data_modules.audio import AudioSource, audio_hash
+from ..data_modules.audio import AudioSource, audio_hash, known_by
 from ..data_modules.schema import Pair
 from ..data_modules.stored_clips import StoredClip
 from .backbones.audio_language_model import AudioLanguageModel
@@ -26,7 +26,7 @@ from .backbones.configuration import in_json
 from .backbones.inputs import Inputs
 from .backbones.layers import capture_outputs, passing_on
 from .disk_store import DiskStore
-from .judge import EmpathyJudge, EncodedClip, EncodedWindow, known_by
+from .judge import EmpathyJudge, EncodedClip, EncodedWindow
 from .lora import part_of
 from .settings import LongClips
 
@@ -76,6 +76,7 @@ class ClipStates:
 
     def put(self, source: AudioSource, encoded: EncodedClip) -> None:
         """Store the audio states of a clip."""
+        encoded = [window.to(torch.device("cpu")) for window in encoded]
         tensors = {
             "states": torch.cat([window.states for window in encoded]),
             "lengths": torch.tensor([len(window.states) for window in encoded]),

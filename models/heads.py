@@ -19,6 +19,7 @@ from torch.nn.functional import logsigmoid, pad, softplus
 
 from ..data_modules.errors import UserError
 from ..data_modules.schema import Dimension
+from .backbones.inputs import begin_to_host
 from .settings import HeadName
 
 _LOWEST = torch.finfo(torch.float32).min
@@ -56,6 +57,11 @@ class Prediction:
         parts = self.score, self.deviation, self.log_probabilities
         rows = ([None] * len(self.score) if part is None else part.cpu() for part in parts)
         return [Prediction(*row) for row in zip(*rows, strict=True)]
+
+    def to_host(self) -> Prediction:
+        """What `each` returns, on its way from a GPU to main memory: an event after it says when it has arrived."""
+        parts = self.score, self.deviation, self.log_probabilities
+        return Prediction(*(None if part is None else begin_to_host(part) for part in parts))  # pyright: ignore[reportArgumentType] a score is always there
 
     def levels(self, dimensions: Sequence[Dimension]) -> dict[str, tuple[float, ...]] | None:
         """Of one pair, the probability of each step of each scale, the lowest first, by the name of the dimension. They

@@ -5,16 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data_modules.audio import AudioSource, Clip, audio_hash, decode, resample
+from ..data_modules.audio import AudioSource, decode, resample
 from ..data_modules.errors import TextError
 from ..data_modules.prosody import RATE, voiced_shares
 from ..data_modules.schema import Dimension, Pair
@@ -53,7 +51,14 @@ class EncodedWindow(NamedTuple):
     layers: Tensor | None = None  # see `Inputs.layers` `(layers, 2, layer size)`; None where no head reads it
     functionals: Tensor | None = None  # see `Inputs.functionals` `(measures,)`; None where no head reads it
 
+    def to(self, device: torch.device) -> EncodedWindow:
+        """The same on another device; `functionals` are on the CPU."""
+        layers = None if self.layers is None else self.layers.to(device)
+        return self._replace(states=self.states.to(device), layers=layers)
 
+
+ClipInputs = tuple[list[list[WindowFacts]], Clips]
+"""What is known of the windows of each clip, and what the audio tower reads of them."""
 EncodedClip = list[EncodedWindow]
 """A clip is one window, unless it is longer than the maximum audio length and may be cut."""
 MOST_WINDOWS = 100
@@ -176,7 +181,7 @@ class EmpathyJudge(nn.Module):
 
     def build_inputs(self, pairs: Sequence[Pair], audio: Mapping[AudioSource, EncodedClip] | None = None) -> Inputs:
         """Decode the clips of one or more pairs and build what `forward` reads, on the CPU. With `audio`, their states
-        from `encode_clips`, no clip is decoded.
+        from `encode_clips`, no clip is decoded, and the states stay where they are.
 
         Raises:
             AudioError: If a clip cannot be read, or exceeds the maximum audio length and may not be cut.
@@ -190,6 +195,8 @@ class EmpathyJudge(nn.Module):
             facts, clips = self._facts(decoded), self.backbone.prepare_clips(list(itertools.chain(*decoded)))
         else:
             encoded = [audio[source] for source in distinct]
+            if len({own.states.device for clip in encoded for own in clip}) > 1:  # some had no room on the device
+                encoded = [[own.to(self.device) for own in clip] for clip in encoded]
             facts = [[WindowFacts(len(own.states), *own[1:3], own.functionals) for own in clip] for clip in encoded]
             states = torch.cat([own.states for clip in encoded for own in clip])
             if self.settings.head_input.audio != "none":
@@ -253,7 +260,7 @@ class EmpathyJudge(nn.Module):
             lengths = [math.ceil(seconds[source] * self.backbone.sampling_rate) for source in pair.clips]
             windows = [self._windows(samples, self.settings.long_clips) for samples in lengths]
             audio = sum(self.backbone.audio_tokens(samples) for _, samples in windows)
-            counts.append(math.prod(number for number, _ in windows) * (self._question_tokens(pair) + audio))
+            counts.append(math.prod(number for number, _ in windows) * (self.question_tokens(pair) + audio))
         return np.array(counts, dtype=np.int64)
 
     def check_text(self, pair: Pair, audio_tokens: int = 0) -> None:
@@ -262,7 +269,7 @@ class EmpathyJudge(nn.Module):
         Raises:
             TextError: If not; the text does not name the pair.
         """
-        tokens, most = self._question_tokens(pair) + audio_tokens, self.backbone.max_tokens
+        tokens, most = self.question_tokens(pair) + audio_tokens, self.backbone.max_tokens
         if most is not None and tokens > most:
             raise TextError(
                 f"question and clips make {tokens:,} tokens, and the backbone reads {most:,}; expected a shorter "
@@ -270,7 +277,7 @@ class EmpathyJudge(nn.Module):
                 "too long",
             )
 
-    def _question_tokens(self, pair: Pair) -> int:
+    def question_tokens(self, pair: Pair) -> int:
         """Tokens of the question about a pair, without those of its clips."""
         known, key = self._known_questions, (pair.situation, tuple(turn.role for turn in pair.context))
         if isinstance(pair.situation, str | None) and (remembered := known.get(key)) is not None:
@@ -296,17 +303,24 @@ class EmpathyJudge(nn.Module):
         """Inputs, which are built on the CPU, where the judge is."""
         return inputs if self.device.type == "cpu" else inputs.to(self.device)
 
-    @torch.no_grad()
     def encode_clips(self, clips: Sequence[Sequence[np.ndarray]]) -> list[EncodedClip]:
-        """Encode decoded clips, each a list of windows, with the audio tower as it is now; the result is on the CPU."""
-        windows = list(itertools.chain(*self._facts(clips)))
-        prepared = self.backbone.prepare_clips(list(itertools.chain(*clips)))
+        """Encode decoded clips, each a list of windows, with the audio tower as it is now, on the judge's device."""
+        return self.encode_prepared(*self.clip_inputs(clips))
+
+    def clip_inputs(self, clips: Sequence[Sequence[np.ndarray]]) -> ClipInputs:
+        """What the host makes of decoded clips before the tower reads them, on the CPU."""
+        return self._facts(clips), self.backbone.prepare_clips(list(itertools.chain(*clips)))
+
+    @torch.no_grad()
+    def encode_prepared(self, clips: list[list[WindowFacts]], prepared: Clips) -> list[EncodedClip]:
+        """`encode_clips` of what `clip_inputs` made."""
+        windows = list(itertools.chain(*clips))
         states, layers = self._encoded(self.on_device(prepared))
-        of_windows = states.cpu().split([window.tokens for window in windows])
-        of_layers = [None] * len(windows) if layers is None else layers.cpu()
+        of_windows = states.split([window.tokens for window in windows])
+        of_layers = itertools.repeat(None) if layers is None else layers
         encoded = (
             EncodedWindow(own, window.real, window.weight, layer, window.functionals)
-            for own, window, layer in zip(of_windows, windows, of_layers, strict=True)
+            for own, window, layer in zip(of_windows, windows, of_layers, strict=False)
         )
         return [list(itertools.islice(encoded, len(clip))) for clip in clips]
 
@@ -415,18 +429,6 @@ class EmpathyJudge(nn.Module):
         if len(samples) <= self.backbone.max_seconds * rate:
             return [samples]
         return np.array_split(samples, self._windows(len(samples), long_clips)[0])
-
-
-def known_by(source: AudioSource) -> Hashable:
-    """A small key of a clip, whatever the clip is. A file that was changed is another clip."""
-    if isinstance(source, bytes | Clip):
-        return audio_hash(source)
-    if isinstance(source, str | Path):
-        with suppress(OSError):  # the error is raised when the file is read
-            facts = Path(source).stat()
-            # times may be copied with a file (rsync -t), all but ctime
-            return str(source), facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
-    return source
 
 
 def _in_windows(

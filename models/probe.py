@@ -19,11 +19,11 @@ from torch import Tensor
 from ..data_modules.folds import even_folds
 from ..data_modules.schema import Pair
 from .backbones.inputs import Inputs
+from .clip_encoder import KEPT_BYTES, ClipEncoder
 from .closed_form import EXACT, FOLDS, LANDMARKS, WIDTHS, FeatureBatch, Solution, fit
 from .disk_store import DiskStore
 from .heads import Head, Prediction, build_head
 from .judge import EmpathyJudge
-from .scoring import KEPT_BYTES, Predictor
 from .settings import JudgeSettings
 
 _BATCH = 16  # pairs that the backbone reads at once
@@ -182,11 +182,11 @@ class ClipReader:
     """
 
     def __init__(self, judge: EmpathyJudge, store: DiskStore | None = None) -> None:
-        """See `Predictor` for the arguments."""
+        """See `ClipEncoder` for the arguments."""
         self.judge = judge
         statistics = judge.backbone.untrained_states
         kept = math.inf if statistics else KEPT_BYTES
-        self._encoder = Predictor(judge, _BATCH, store, kept_bytes=kept, statistics_alone=statistics)
+        self._encoder = ClipEncoder(judge, _BATCH, store, kept_bytes=kept, statistics_alone=statistics)
 
     def inputs(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], Inputs]]:
         """Pairs whose audio can be used, in batches, and what the judge reads of them, on its device."""

@@ -5,47 +5,39 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from ..data_modules.audio import AudioSource
 from ..data_modules.errors import AudioError, TextError, UserError
 from ..data_modules.parallel import find_launch
-from ..data_modules.prosody import ClipFacts, clip_facts
+from ..data_modules.prosody import ClipFacts
 from ..data_modules.ratings import same_range
 from ..data_modules.schema import DatasetCard, Dimension, Pair
 from .artifact import LoadedJudge, Placement, load_any
+from .backbones.inputs import Inputs
 from .backbones.packing import MAX_PACKED_FRACTION
+from .batches import Workers, batch_tokens, batches_for, pinned
+from .clip_encoder import KEPT_BYTES, ClipEncoder, OpenedClip
 from .disk_store import DiskStore
-from .feature_cache import ClipStates
 from .heads import Prediction, combine
-from .judge import MOST_WINDOWS, EmpathyJudge, EncodedClip, known_by
+from .judge import MOST_WINDOWS, EmpathyJudge, EncodedClip
 from .settings import LongClips, Quantization
 
-KEPT_BYTES = 512 * 2**20
-"""Bytes of audio states that stay in memory by default."""
 SPREAD = "auto"
 """Device name of a judge that is spread over all GPUs, then main memory."""
+_ON_CPU, _ON_GPU = 16, 128  # most pairs of a forward pass
 _SORTED_BATCHES = 4
-"""Batches whose pairs are sorted by length together."""
-_KEPT_FACTS = 100_000
-_PADDED = 1.25
-"""Largest size of a padded batch relative to its items: beyond it, shorter items make a batch of their own."""
-_FREE_SECONDS = 60.0
-"""Seconds of audio by which padding may pass that limit on a GPU, which computes them in about the time in which the
-host starts the kernels of a batch: on an H200 a pass of a 7B backbone took some 0.1 s with one pair as with seven."""
-_CUDA_OUT_OF_MEMORY = 2
-"""`cudaErrorMemoryAllocation`, which `torch.AcceleratorError` carries."""
-_STATUSES = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
-"""Messages of libraries that allocate on their own, and of torch before it had that class (2.8)."""
+"""Batches whose pairs are sorted by length together, on a CPU."""
+_SORTED_PAIRS = 1024
+"""Pairs that are sorted together on a GPU; the first are fewer, so that it starts early."""
 
 
 class ScoredPair(NamedTuple):
@@ -59,13 +51,24 @@ class ScoredPair(NamedTuple):
     windows: int = 1  # in which it was read, see `Assessment`
 
 
-class Encoded(NamedTuple):
-    """Results for some clips: audio states of those that can be used, their measurements, where they were measured, and
-    why the others cannot be used."""
+@dataclass
+class _Window:
+    """Pairs that are sorted and computed together."""
 
-    states: dict[AudioSource, EncodedClip]
-    facts: dict[AudioSource, ClipFacts]
-    failed: dict[AudioSource, AudioError]
+    given: list[Pair | AudioError]
+    opened: dict[AudioSource, Future[OpenedClip | None]]  # clips that are read ahead
+    members: list[_Computed] = field(default_factory=list)  # results of each member of an ensemble
+
+
+class _Computed(NamedTuple):
+    """What one judge computed of the pairs of a window, on its device."""
+
+    pairs: Sequence[Pair]
+    windows: Sequence[int]  # of each pair
+    facts: Mapping[AudioSource, ClipFacts]
+    failed: dict[int, AudioError]  # numbers of pairs
+    predictions: list[tuple[list[list[int]], Prediction]]  # numbers of equal pairs for each row
+    arrived: torch.cuda.Event | None  # after which the predictions are in main memory; None = they are read when needed
 
 
 class Predictor:
@@ -75,49 +78,53 @@ class Predictor:
     the oldest dropped beyond a limit: one context is often answered several times, and perturbations leave many clips
     as they are.
 
+    On a GPU the host works ahead: while a window of pairs is computed, threads decode the clips of the next and make
+    the inputs of the next passes (`batches`), audio states stay on the GPU, and scores are read once the passes of the
+    next window were started. Nothing in between waits for the GPU.
+
     Attributes:
         judge: The judge, on its device.
         batch_size: Most pairs per forward pass.
         windows: Whether clips that are longer than the backbone reads at once are read in windows.
         long_clips: The same as a policy (`JudgeSettings.long_clips`).
+        ahead: Whether the host works ahead; scores do not depend on it.
     """
 
     def __init__(
         self,
         judge: EmpathyJudge,
-        batch_size: int = 16,
+        batch_size: int | None = None,
         store: DiskStore | None = None,
         measures: bool = False,
         kept_bytes: float = KEPT_BYTES,
         windows: bool = True,
-        statistics_alone: bool = False,
+        tokens: float | None = None,
     ) -> None:
         """Put the judge to work.
 
         Args:
             judge: In evaluation mode, on the device where it shall run.
-            batch_size: Most pairs per forward pass; scores do not depend on it. Where memory runs out, it is reduced.
+            batch_size: Most pairs per forward pass; scores do not depend on it. None = 16 on a CPU, 128 on a GPU. Where
+                memory runs out, it is reduced.
             store: Where audio states stay beyond this run, shared with training; not used by a judge whose
                 audio tower was trained.
             measures: Whether clips are measured too (`clip_facts`), for warnings.
             kept_bytes: Bytes of audio states that stay in memory, for clips that come again.
             windows: Whether clips above the maximum audio length are read in windows (`JudgeSettings.long_clips`);
                 False = they are refused.
-            statistics_alone: Whether audio states are dropped as soon as their statistics are taken: `encode` returns
-                windows with states of width 0, which only `EmpathyJudge.clip_features` can use.
+            tokens: Most tokens per forward pass. None = as many as suit the device (`batch_tokens`).
         """
-        self._statistics_alone = statistics_alone
-        self.judge, self.batch_size, self.windows = judge, batch_size, windows
+        self.judge, self.windows, self.ahead = judge, windows, judge.device.type != "cpu"
+        self.batch_size = batch_size or (_ON_GPU if self.ahead else _ON_CPU)
         self.long_clips: LongClips = "window" if windows else "refuse"
-        self._measures, self._most_bytes = measures, kept_bytes
-        self._states: OrderedDict[Hashable, tuple[EncodedClip, int]] = OrderedDict()  # with their bytes
-        self._bytes = 0
-        self._facts: OrderedDict[Hashable, ClipFacts] = OrderedDict()
-        self._store = None if store is None or judge.trains_tower else ClipStates(judge, store)
-        rate = judge.backbone.sampling_rate
-        self._clip_batches = batches_for(judge, batch_size, rate)
-        self._pair_batches = batches_for(judge, batch_size, judge.backbone.audio_tokens(rate))
-        self._turn = threading.Lock()
+        tokens = batch_tokens(judge) if tokens is None else tokens
+        self._counts_tokens = math.isfinite(tokens)
+        self._encoder = ClipEncoder(
+            judge, self.batch_size, store, measures=measures, kept_bytes=kept_bytes, windows=windows, tokens=tokens
+        )
+        per_second = judge.backbone.audio_tokens(judge.backbone.sampling_rate)
+        self._batches = batches_for(judge, self.batch_size, per_second, tokens)
+        self._turn, self._asking = threading.Lock(), threading.Lock()
 
     def predict(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Prediction | AudioError]]:
         """Each pair, in order, with its prediction as the head makes it, not calibrated `(dimensions,)`."""
@@ -127,17 +134,37 @@ class Predictor:
 
     def run(self, pairs: Iterable[Pair | AudioError]) -> Iterator[ScoredPair]:
         """Yield all that was found of each pair, in order; an error in place of a pair comes out as it is."""
-        waiting, judge = iter(pairs), self.judge
-        while chunk := list(itertools.islice(waiting, self.batch_size * _SORTED_BATCHES)):
-            members, batch = [], [pair for pair in chunk if isinstance(pair, Pair)]
-            with self._turn:
-                for member, weights in enumerate(judge.members or [None]):
-                    if weights is not None:
-                        judge.use(weights)
-                    # where members share the tower, audio states are the same for all
-                    members.append(self._predict(batch, member if judge.trains_tower else None))
-            combined = iter(members[0]) if len(members) == 1 else map(_combined, zip(*members, strict=True))
-            yield from (ScoredPair(pair) if isinstance(pair, AudioError) else next(combined) for pair in chunk)
+        judge, computed = self.judge, deque[_Window]()
+        with Workers(self.ahead) as workers:
+            windows = self._read(iter(pairs), workers)
+            try:
+                for window in _one_ahead(windows) if self.ahead else windows:
+                    with self._turn:
+                        for member, weights in enumerate(judge.members or [None]):
+                            if weights is not None:
+                                judge.use(weights)
+                            # where members share the tower, audio states are the same for all
+                            number = member if judge.trains_tower else None
+                            window.members.append(self._predict(window, number, workers))
+                    computed.append(window)
+                    if len(computed) > self.ahead:
+                        yield from _results(computed.popleft(), judge)
+            except Exception:  # of a later window
+                while computed:
+                    yield from _results(computed.popleft(), judge)
+                raise
+            while computed:
+                yield from _results(computed.popleft(), judge)
+
+    def _read(self, pairs: Iterator[Pair | AudioError], workers: Workers) -> Iterator[_Window]:
+        """Windows of pairs, whose clips begin to be decoded."""
+        size = self.batch_size if self.ahead else self.batch_size * _SORTED_BATCHES
+        while given := list(itertools.islice(pairs, size)):
+            clips = dict.fromkeys(source for pair in given if isinstance(pair, Pair) for source in pair.clips)
+            member = 0 if self.judge.trains_tower else None  # of an ensemble, the first
+            yield _Window(given, workers.read(clips, partial(self._encoder.open, member=member)))
+            if self.ahead:
+                size = max(size, min(2 * size, _SORTED_PAIRS))
 
     def forget(self) -> None:
         """Drop the audio states that are cached in this process.
@@ -146,16 +173,17 @@ class Predictor:
         depend on what was scored before.
         """
         with self._turn:
-            self._states.clear()
-            self._bytes = 0
+            self._encoder.forget()
 
     @torch.inference_mode()
-    def _predict(self, pairs: Sequence[Pair], member: int | None) -> list[ScoredPair]:
+    def _predict(self, window: _Window, member: int | None, workers: Workers) -> _Computed:
         """Predict with the judge's present weights; `member` = whose audio states these are, None = those of all."""
-        judge, sources = self.judge, [pair.clips for pair in pairs]
+        judge, pairs = self.judge, [pair for pair in window.given if isinstance(pair, Pair)]
+        sources = [pair.clips for pair in pairs]
         # A clip is encoded once, however many pairs it is in
-        states, facts, failed = self.encode(dict.fromkeys(itertools.chain(*sources)), member)
-        outcomes: dict[int, Prediction | AudioError] = {}
+        distinct = dict.fromkeys(itertools.chain(*sources))
+        states, facts, failed = self._encoder.encode(distinct, member, workers, window.opened)
+        outcomes: dict[int, AudioError] = {}
         # equal pairs are computed once: otherwise rounding would rank one above the other
         equal: dict[Hashable, list[int]] = {}
         windows = []
@@ -180,91 +208,72 @@ class Predictor:
         order, worth_packing = list(equal.values()), False
         if len(order) > 1:
             order, worth_packing = _in_order(pairs, sources, order, states)
-        predictions: list[tuple[list[list[int]], Prediction]] = []
         # Packed rows hold pairs of several lengths
-        padded = not (worth_packing and judge.backbone.packs)
-        for batch in self._pair_batches.split([_states(states, sources[first]) for first, *_ in order], padded):
+        packed = worth_packing and judge.backbone.packs
+        ordered = [pairs[first] for first, *_ in order]
+        if self._counts_tokens:
+            lengths = _tokens(judge, ordered, states, packed)
+        else:
+            lengths = [_states(states, pair.clips) for pair in ordered]
+
+        def inputs(rows: slice) -> Inputs:
+            with torch.inference_mode(), self._asking:  # a tokenizer serves one thread at a time
+                return pinned(judge.build_inputs(ordered[rows], states), judge.device)
+
+        predictions: list[tuple[list[list[int]], Prediction]] = []
+        for batch in self._batches.split(lengths, inputs, workers, not packed):
             with batch:
-                rows = order[batch.rows]
-                inputs = judge.build_inputs([pairs[first] for first, *_ in rows], states)
-                predictions.append((rows, judge.head(judge.pooled(judge.on_device(inputs)))))
-        for rows, prediction in predictions:  # the host waits for a GPU only here
-            for numbers, of_row in zip(rows, prediction.each(), strict=True):
-                outcomes |= dict.fromkeys(numbers, of_row)
-        scored = []
-        for number, (pair, clips) in enumerate(zip(pairs, sources, strict=True)):
-            if (outcome := outcomes.get(number)) is None:
-                reason = f"pair {pair.pair_id!r}: too long for the memory of {judge.device}"
-                outcome = AudioError(reason, "too large for the memory")
-            known = tuple(facts[source] for source in clips if source in facts)
-            scored.append(ScoredPair(outcome, known, pair, windows[number]))
-        return scored
+                predictions.append((order[batch.rows], judge.head(judge.pooled(judge.on_device(batch.take())))))
+        arrived = None
+        if judge.device.type == "cuda":
+            predictions = [(rows, prediction.to_host()) for rows, prediction in predictions]
+            arrived = mark(judge.device)
+        return _Computed(pairs, windows, facts, outcomes, predictions, arrived)
 
-    def encode(self, clips: Iterable[AudioSource], member: int | None = None) -> Encoded:
-        """Encode distinct clips; `member` = the member of an ensemble whose weights the tower has now, None = all
-        members share the tower.
-        """
-        result, rate = Encoded({}, {}, {}), self.judge.backbone.sampling_rate
-        decoded: list[tuple[AudioSource, Hashable, list[np.ndarray]]] = []
-        # What is known already, and what has to be decoded; a clip that cannot be used holds no other up
-        for source, key in {source: known_by(source) for source in clips}.items():
-            (states, _), facts = self._states.get((member, key), (None, 0)), self._facts.get(key)
-            unmeasured = self._measures and facts is None
-            try:
-                if states is None and self._store is not None and (states := self._store.get(source, self.long_clips)):
-                    states = self._kept(states)
-                    self._cache((member, key), states)
-                windows = self.judge.decode(source, self.long_clips) if states is None or unmeasured else []
-            except AudioError as error:
-                result.failed[source] = error
-                continue
-            if unmeasured:
-                facts = self._facts[key] = clip_facts(windows, rate)
-                if len(self._facts) > _KEPT_FACTS:
-                    self._facts.popitem(last=False)
-            if facts is not None:
-                result.facts[source] = facts
-            if states is None:
-                decoded.append((source, (member, key), windows))
-            else:
-                result.states[source] = states
-        # The longest first: little padding, and where memory runs out, it does so early
-        decoded.sort(key=lambda clip: -len(clip[2][0]))
-        encodings: list[EncodedClip | None] = [None] * len(decoded)
-        for batch in self._clip_batches.split([sum(map(len, windows)) for _, _, windows in decoded]):
-            with batch:
-                encodings[batch.rows] = self.judge.encode_clips([windows for _, _, windows in decoded[batch.rows]])
-        for (source, key, windows), encoded in zip(decoded, encodings, strict=True):
-            if encoded is None:
-                seconds, device = sum(map(len, windows)) / rate, self.judge.device
-                reason = f"clip of {seconds:.1f} s: too long for the memory of {device}"
-                result.failed[source] = AudioError(reason, "too large for the memory")
-                continue
-            if self._store is not None:
-                self._store.put(source, encoded)
-            result.states[source] = encoded = self._kept(encoded)
-            self._cache(key, encoded)
-        return result
 
-    def _kept(self, encoded: EncodedClip) -> EncodedClip:
-        """What stays of a clip."""
-        if not self._statistics_alone:
-            return encoded
-        # copies: a view would hold the states, or the statistics, of the whole batch
-        return [
-            window._replace(
-                states=window.states[:, :0].clone(), layers=None if window.layers is None else window.layers.clone()
-            )
-            for window in encoded
-        ]
+def mark(device: torch.device) -> torch.cuda.Event:
+    """An event of a GPU: when it happens, all that was begun before has been computed and copied."""
+    return torch.cuda.current_stream(device).record_event()
 
-    def _cache(self, key: Hashable, encoded: EncodedClip) -> None:
-        size = sum(tensor.nbytes for window in encoded for tensor in window if isinstance(tensor, torch.Tensor))
-        self._bytes += 0 if key in self._states else size
-        self._states[key] = encoded, size
-        while self._bytes > self._most_bytes:
-            _, (_, dropped) = self._states.popitem(last=False)
-            self._bytes -= dropped
+
+def _one_ahead(windows: Iterator[_Window]) -> Iterator[_Window]:
+    """Each window after the next one was read; an error comes after the windows before it."""
+    ready = deque[_Window]()
+    try:
+        for window in windows:
+            ready.append(window)
+            if len(ready) > 1:
+                yield ready.popleft()
+    except Exception:
+        yield from ready
+        raise
+    yield from ready
+
+
+@torch.inference_mode()
+def _results(window: _Window, judge: EmpathyJudge) -> list[ScoredPair]:
+    """The results of a window in the order in which its pairs were given; here the host waits for a GPU."""
+    members = [_scored(computed, judge) for computed in window.members]
+    combined = iter(members[0]) if len(members) == 1 else map(_combined, zip(*members, strict=True))
+    return [ScoredPair(pair) if isinstance(pair, AudioError) else next(combined) for pair in window.given]
+
+
+def _scored(computed: _Computed, judge: EmpathyJudge) -> list[ScoredPair]:
+    """What one judge says of each pair."""
+    if computed.arrived is not None:
+        computed.arrived.synchronize()
+    outcomes: dict[int, Prediction | AudioError] = {**computed.failed}
+    for rows, prediction in computed.predictions:
+        for numbers, of_row in zip(rows, prediction.each(), strict=True):
+            outcomes |= dict.fromkeys(numbers, of_row)
+    scored = []
+    for number, (pair, windows) in enumerate(zip(computed.pairs, computed.windows, strict=True)):
+        if (outcome := outcomes.get(number)) is None:
+            reason = f"pair {pair.pair_id!r}: too long for the memory of {judge.device}"
+            outcome = AudioError(reason, "too large for the memory")
+        known = tuple(computed.facts[source] for source in pair.clips if source in computed.facts)
+        scored.append(ScoredPair(outcome, known, pair, windows))
+    return scored
 
 
 def _in_order(
@@ -305,80 +314,19 @@ def _states(states: Mapping[AudioSource, EncodedClip], clips: Sequence[AudioSour
     return sum(rows // len(states[clip]) * len(window.states) for clip in clips for window in states[clip])
 
 
-class AutoBatch:
-    """Batches of consecutive items with little padding. Where one runs out of memory, all later ones are smaller.
-
-        for batch in batches.split(lengths):
-            with batch:
-                results[batch.rows] = compute(items[batch.rows])
-
-    Items that ran out of memory come again in smaller batches; an item that does not fit even alone never gets a
-    result.
-    """
-
-    def __init__(self, size: int, free: float = 0) -> None:
-        """Start with the largest number of items in a batch, and the padding of a batch that costs nothing, in the unit
-        of lengths."""
-        self._size, self._free = size, free
-        self._most = math.inf  # largest size of a batch, padding included
-
-    def split(self, lengths: Sequence[int], padded: bool = True) -> Iterator[ItemBatch]:
-        """Yield batches until all items were computed or do not fit. `lengths` is how much of a batch each item takes,
-        in any unit; the longest first, so that memory runs out early. `padded` = each item takes as much as the longest
-        of its batch.
-        """
-        start = 0
-        while start < len(lengths):
-            count, longest, used = 1, lengths[start], lengths[start]
-            for length in lengths[start + 1 : start + self._size]:
-                longest, used = max(longest, length), used + length
-                size = (count + 1) * longest if padded else used
-                if size > min(self._most, max(_PADDED * used, used + self._free)):
-                    break
-                count += 1
-            batch = ItemBatch(slice(start, start + count))
-            yield batch
-            if not batch.ran_out or count == 1:
-                start += count
-            if batch.ran_out:
-                # By now nothing refers to the tensors of the batch that failed
-                clear_device_cache(garbage_collection=True)
-                if count > 1:
-                    items = lengths[start : start + count]
-                    self._most = (count * max(items) if padded else sum(items)) / 2
-
-
-def batches_for(judge: EmpathyJudge, size: int, per_second: float) -> AutoBatch:
-    """Batches of at most so many items for a judge, whose lengths are so much for each second of audio."""
-    return AutoBatch(size, 0 if judge.device.type == "cpu" else _FREE_SECONDS * per_second)
-
-
-@dataclass
-class ItemBatch(AbstractContextManager["ItemBatch"]):
-    """Some consecutive items (`rows`). As a context it notes whether memory ran out, and lets other errors pass."""
-
-    rows: slice
-    ran_out: bool = False
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        self.ran_out = error is not None and ran_out_of_memory(error)
-        return self.ran_out
-
-
-def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether a computation failed for lack of memory, on any device."""
-    return isinstance(error, RuntimeError | MemoryError) and (
-        isinstance(error, MemoryError | torch.OutOfMemoryError)
-        or getattr(error, "error_code", None) == _CUDA_OUT_OF_MEMORY
-        or should_reduce_batch_size(error)
-        or any(status in str(error) for status in _STATUSES)
-    )
-
-
-def lost_device(error: BaseException) -> bool:
-    """Whether a GPU failed in a way after which this process can compute nothing on it any more."""
-    # Torch before 2.8 has no such class
-    return isinstance(error, getattr(torch, "AcceleratorError", ())) and not ran_out_of_memory(error)
+def _tokens(
+    judge: EmpathyJudge, pairs: Sequence[Pair], states: Mapping[AudioSource, EncodedClip], packed: bool
+) -> list[int]:
+    """Number of tokens that each pair adds to a pass; packed, what it shares with the pair before it adds none."""
+    lengths, before = [], None
+    for pair in pairs:
+        rows = math.prod(len(states[clip]) for clip in pair.clips)
+        context = pair.clips[:-1], pair.situation
+        shared = packed and rows == 1 and context == before
+        lengths.append(_states(states, pair.clips[-1:] if shared else pair.clips))
+        lengths[-1] += 0 if shared else rows * judge.question_tokens(pair)
+        before = context
+    return lengths
 
 
 def load_to_score(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ..data_modules.errors import AudioError
 from ..data_modules.schema import Pair
 from ..models.assessment import Assessment
-from ..models.scoring import lost_device
+from ..models.batches import lost_device
 from ..scorer import Scorer
 
 LONG_TEXT = 1_000

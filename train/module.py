@@ -27,11 +27,11 @@ from ..data_modules.parallel import say
 from ..data_modules.splits import kept_together
 from ..models.artifact import describe
 from ..models.backbones.layers import compile_layers
+from ..models.batches import ran_out_of_memory
 from ..models.description import Provenance
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
 from ..models.lora import FUSION, weights_of
-from ..models.scoring import ran_out_of_memory
 from ..models.weight_files import check_keys, fingerprints
 from .collate import Batch, Collate, gather
 from .objective import Objective, RaterEmbedding

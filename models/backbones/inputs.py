@@ -17,6 +17,11 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=device.type == "cuda")
 
 
+def begin_to_host(tensor: Tensor) -> Tensor:
+    """The tensor of a CUDA device in main memory, once an event after this call has happened."""
+    return tensor.to("cpu", non_blocking=True)
+
+
 @dataclass(frozen=True)
 class Movable:
     """A dataclass of tensors, and of others of this kind, that moves as a whole."""
@@ -26,8 +31,8 @@ class Movable:
         return self._each(lambda value: to_device(value, device))
 
     def pin_memory(self) -> Self:
-        """The same in memory that a GPU can read while it computes; a data loader calls it."""
-        return self._each(Tensor.pin_memory)
+        """The same in memory that a GPU can read while it computes; a data loader calls it. What is on a GPU stays."""
+        return self._each(lambda value: value.pin_memory() if value.device.type == "cpu" else value)
 
     def _each(self, function: Callable[[Tensor], Tensor]) -> Self:
         changed = {}

@@ -94,9 +94,11 @@ def test_the_backbone_is_loaded_once_and_clips_are_encoded_once(ensemble, pairs,
     from empathy_judge.models import judge as judges
 
     loads, encoded = [], []
-    load, encode = judges.load_backbone, EmpathyJudge.encode_clips
+    load, encode = judges.load_backbone, EmpathyJudge.encode_prepared
     monkeypatch.setattr(judges, "load_backbone", lambda checkpoint: loads.append(checkpoint) or load(checkpoint))
-    monkeypatch.setattr(EmpathyJudge, "encode_clips", lambda self, clips: encoded.extend(clips) or encode(self, clips))
+    monkeypatch.setattr(
+        EmpathyJudge, "encode_prepared", lambda self, *own: encoded.extend(own[0]) or encode(self, *own)
+    )
     predicted(load_any(ensemble).judge, pairs)
     assert len(loads) == 1
     assert len(encoded) == len({id(turn.audio) for pair in pairs for turn in pair.context}) + len(pairs)

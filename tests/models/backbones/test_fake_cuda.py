@@ -9,22 +9,24 @@ same.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
-import numpy as np
 import pytest
 import torch
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+from empathy_judge.models import clip_encoder, scoring
 from empathy_judge.models.backbones import packing
 from empathy_judge.models.backbones.inputs import Inputs
 from empathy_judge.models.backbones.layers import no_tf32
+from empathy_judge.models.batches import Workers
 from empathy_judge.models.head_input import HeadInput, build_pooling
 from empathy_judge.models.heads import Prediction, build_head
-from empathy_judge.models.judge import EmpathyJudge, EncodedWindow
+from empathy_judge.models.judge import EmpathyJudge, EncodedClip, EncodedWindow
+from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import HeadInputSettings, HeadName, JudgeSettings, LoraSettings, PoolingName
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.objective import OWN_LOSS, Labels, Objective
@@ -211,37 +213,55 @@ def training_step(gpu: OnCuda) -> None:
     assert all(on_gpu(*optimizer.state[weight].values()) for weight in trained)
 
 
-def scorer(gpu: OnCuda) -> None:
-    """What `Predictor` does with a batch whose contexts are shared: tower, packed rows, head."""
-    asked = [replace(pair, pair_id=f"{pair.pair_id}{n}", response=PAIRS[n].response) for pair in PAIRS for n in (0, 1)]
-    judge = gpu.judge
-    sources = dict.fromkeys(source for pair in asked for source in (*(t.audio for t in pair.context), pair.response))
-    states = dict(zip(sources, encoded(judge, [for_real(judge.decode, source) for source in sources]), strict=True))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "MAX_PACKED_FRACTION", math.inf)
-        inputs = for_real(judge.build_inputs, asked, states)
-        assert (inputs.packed is None) == (not judge.backbone.reads_text)
-    with torch.inference_mode():
-        found = judge.predict(gpu.fake(inputs).to(judge.device))  # as `Predictor` does
-    assert found.score.shape == (len(asked), len(SCALES))
-    assert on_gpu(found.score), "copied before all batches were computed"
-
-
-def encoded(judge: EmpathyJudge, decoded: Sequence[Sequence[np.ndarray]]) -> list[Any]:
-    """`encode_clips`, its spectrograms made for real; on the CPU zeros stand for the states."""
-    prepare = judge.backbone.prepare_clips
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judge.backbone, "prepare_clips", lambda clips: for_real(prepare, clips))
-        patch.setattr(judge, "_facts", partial(for_real, judge._facts))  # measured on the host
-        made = judge.encode_clips(decoded)
-    with unset_fake_temporarily():
-        return [[zeros(window) for window in windows] for windows in made]
+def empty(made: Mapping[Any, EncodedClip]) -> dict[Any, EncodedClip]:
+    """Zeros on the CPU in place of the states of clips."""
+    return {source: [zeros(window) for window in windows] for source, windows in made.items()}
 
 
 def zeros(window: EncodedWindow) -> EncodedWindow:
     """A window of as many states, on the CPU."""
     tensors = {name: getattr(window, name) for name in ("states", "layers", "functionals")}
-    return window._replace(**{name: torch.zeros(own.shape) for name, own in tensors.items()})
+    return window._replace(**{name: torch.zeros(tuple(own.shape)) for name, own in tensors.items()})
+
+
+class NoCopies(TorchDispatchMode):
+    """Refuses to copy what is on a GPU to the CPU, for which the host would wait."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        before = [value.device.type for value in tree_iter(args) if isinstance(value, torch.Tensor)]
+        if "cuda" in before and any(isinstance(one, torch.Tensor) and one.is_cpu for one in tree_iter(result)):
+            raise AssertionError(f"{func} copies to the CPU")
+        return result
+
+
+def scorer(gpu: OnCuda) -> None:
+    """All that `Predictor` does before it reads scores, with packed rows; its threads are outside of these modes."""
+    judge = gpu.judge
+    asked = [replace(pair, pair_id=f"{pair.pair_id}{n}", response=PAIRS[n].response) for pair in PAIRS for n in (0, 1)]
+    inputs, build = list[Inputs](), judge.build_inputs
+
+    def built(pairs: Sequence[Pair], made: Mapping[Any, EncodedClip]) -> Inputs:
+        inputs.append(build(pairs, empty(made)))  # a fake mode serves one thread at a time
+        return inputs[-1]
+
+    with pytest.MonkeyPatch.context() as patch, NoCopies(), Workers(True) as workers:
+        patch.setattr(packing, "MAX_PACKED_FRACTION", math.inf)
+        patch.setattr(clip_encoder, "free_bytes", lambda device: 2**34)
+        patch.setattr(scoring, "mark", lambda device: None)
+        patch.setattr(Prediction, "to_host", lambda prediction: prediction)
+        patch.setattr(judge, "build_inputs", built)
+        patch.setattr(judge, "on_device", lambda made: gpu.fake(made).to(CUDA))
+        for name in ("check_text", "question_tokens"):  # on the host
+            patch.setattr(judge, name, partial(for_real, getattr(judge, name)))
+        predictor = Predictor(judge, measures=True, tokens=150)
+        (window,) = predictor._read(iter(asked), workers)
+        computed = predictor._predict(window, 0, workers)
+    assert not computed.failed
+    assert len(computed.predictions) == len(inputs) > 1
+    assert sum(len(rows) for rows, _ in computed.predictions) == len(asked)
+    assert on_gpu(*(prediction.score for _, prediction in computed.predictions))
+    assert any(made.packed is not None for made in inputs) == judge.backbone.reads_text
 
 
 def windows(gpu: OnCuda) -> None:
@@ -289,6 +309,15 @@ def test_a_wrong_tower_would_be_found(wrong, error, make_family):
     tower.layer_norm.register_forward_hook(lambda module, args, out: (wrong(out), out)[1])
     with gpu.mode, pytest.raises(error):
         states_and_poolings(gpu)
+
+
+def test_a_copy_to_the_cpu_would_be_found(make_family):
+    gpu = OnCuda(make_family("qwen2_audio"), "bfloat16")
+    gpu.judge.backbone.network.audio_tower.layer_norm.register_forward_hook(
+        lambda module, args, out: (out.cpu(), out)[1]
+    )
+    with gpu.mode, pytest.raises(AssertionError, match="copies to the CPU"):
+        scorer(gpu)
 
 
 # ---------------------------------------------------------------- with values and backward pass, on the CPU
