@@ -18,16 +18,17 @@ from typing import Any, Literal, get_args
 import pytest
 import torch
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
-from empathy_judge.models import clip_encoder, scoring
 from empathy_judge.models.backbones import packing
 from empathy_judge.models.backbones.inputs import Inputs
 from empathy_judge.models.backbones.layers import no_tf32
-from empathy_judge.models.batches import Workers
 from empathy_judge.models.head_input import HeadInput, build_pooling
 from empathy_judge.models.heads import Prediction, build_head
 from empathy_judge.models.judge import EmpathyJudge, EncodedClip, EncodedWindow
-from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import HeadInputSettings, HeadName, JudgeSettings, LoraSettings, PoolingName
+from empathy_judge.scoring import clip_encoder
+from empathy_judge.scoring import predictor as scoring
+from empathy_judge.scoring.batches import Workers
+from empathy_judge.scoring.predictor import Predictor
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.objective import OWN_LOSS, Labels, Objective
 from empathy_judge.train.run import train
@@ -43,8 +44,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from ...scoring.conftest import clip
 from ...train.test_objective import OWN_LOSSES, SCORE_LOSSES
-from ..conftest import clip
 
 SCALES = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10, 1))
 CUDA = torch.device("cuda:0")

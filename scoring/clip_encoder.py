@@ -1,0 +1,226 @@
+"""Audio states of clips, each decoded and encoded once, and their measurements."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ..audio.decode import AudioSource, known_by
+from ..audio.prosody import ClipFacts, clip_facts
+from ..core.disk_store import DiskStore
+from ..core.errors import AudioError
+from ..models.feature_cache import ClipStates
+from ..models.judge import ClipInputs, EmpathyJudge, EncodedClip
+from ..models.settings import LongClips
+from .batches import READ_AHEAD, SERIAL, Workers, batches_for, free_bytes, pinned
+
+KEPT_BYTES = 512 * 2**20
+"""Bytes of audio states that stay in memory by default."""
+_KEPT_FACTS = 100_000
+_OF_FREE_MEMORY = 0.25
+"""Share of the free memory of a GPU that audio states may take; further ones wait in main memory."""
+
+
+class Encoded(NamedTuple):
+    """Results for some clips: audio states of those that can be used, their measurements, where they were measured, and
+    why the others cannot be used."""
+
+    states: dict[AudioSource, EncodedClip]
+    facts: dict[AudioSource, ClipFacts]
+    failed: dict[AudioSource, AudioError]
+
+
+class OpenedClip(NamedTuple):
+    """What the host found of a clip."""
+
+    key: Hashable  # see `known_by`
+    states: EncodedClip | None = None  # where they were stored
+    windows: Sequence[np.ndarray] = ()  # samples; empty where nothing has to be computed
+    facts: ClipFacts | None = None  # measurements; None = not asked for, or known before
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its samples."""
+        return sum(window.nbytes for window in self.windows)
+
+
+class _Decoded(NamedTuple):
+    """A clip that is to be encoded."""
+
+    source: AudioSource
+    key: Hashable  # in the cache
+    windows: Sequence[np.ndarray]
+
+    @property
+    def samples(self) -> int:
+        """Those of all windows."""
+        return sum(map(len, self.windows))
+
+
+class ClipEncoder:
+    """Runs the audio tower of a judge over clips. States are cached, the oldest dropped beyond a limit."""
+
+    def __init__(
+        self,
+        judge: EmpathyJudge,
+        batch_size: int,
+        store: DiskStore | None = None,
+        *,
+        measures: bool = False,
+        kept_bytes: float = KEPT_BYTES,
+        windows: bool = True,
+        tokens: float = math.inf,
+        statistics_alone: bool = False,
+    ) -> None:
+        """See `Predictor` for the other arguments.
+
+        Args:
+            judge: In evaluation mode, on the device where it shall run.
+            batch_size: Most clips per pass of the tower.
+            store: Where audio states stay beyond this run.
+            measures: Whether clips are measured too.
+            kept_bytes: Bytes of audio states that stay in memory.
+            windows: Whether long clips are read in windows.
+            tokens: Most audio tokens per pass.
+            statistics_alone: Whether audio states are dropped as soon as their statistics are taken: `encode` returns
+                windows with states of width 0, which only `EmpathyJudge.clip_features` can use.
+        """
+        self.judge, self._measures, self._most_bytes = judge, measures, kept_bytes
+        self._statistics_alone = statistics_alone
+        self._long_clips: LongClips = "window" if windows else "refuse"
+        self._states: OrderedDict[Hashable, tuple[EncodedClip, int]] = OrderedDict()  # with their bytes
+        self._bytes = 0
+        self._facts: OrderedDict[Hashable, ClipFacts] = OrderedDict()
+        self._store = None if store is None or judge.trains_tower else ClipStates(judge, store)
+        self._batches = batches_for(judge, batch_size, judge.backbone.sampling_rate, tokens)
+        self._most_on_device = _OF_FREE_MEMORY * free_bytes(judge.device) if judge.device.type == "cuda" else math.inf
+
+    def forget(self) -> None:
+        """Drop the audio states that are cached."""
+        self._states.clear()
+        self._bytes = 0
+
+    def open(self, source: AudioSource, member: int | None) -> OpenedClip:
+        """What is known of a clip, or its samples; in any thread.
+
+        Raises:
+            AudioError: If it cannot be used.
+        """
+        key, states, windows, facts = known_by(source), None, [], None
+        known, unmeasured = (member, key) in self._states, self._measures and key not in self._facts
+        if not known and self._store is not None:
+            states = self._store.get(source, self._long_clips)
+        if (not known and states is None) or unmeasured:
+            windows = self.judge.decode(source, self._long_clips)
+        if unmeasured:
+            facts = clip_facts(windows, self.judge.backbone.sampling_rate)
+        return OpenedClip(key, states, windows, facts)
+
+    def encode(
+        self,
+        clips: Iterable[AudioSource],
+        member: int | None = None,
+        workers: Workers = SERIAL,
+        opened: dict[AudioSource, Future[OpenedClip | None]] | None = None,
+    ) -> Encoded:
+        """Encode distinct clips.
+
+        Args:
+            clips: The clips.
+            member: The member of an ensemble whose weights the tower has now; None = all members share the tower.
+            workers: What makes the inputs of the tower.
+            opened: Clips that `workers` have begun to open; those that are used are taken out.
+
+        Returns:
+            Audio states on the judge's device, as long as they fit there.
+        """
+        result = Encoded({}, {}, {})
+        decoded: list[_Decoded] = []
+        waiting = 0  # bytes
+        # What is known already, and what has to be computed; a clip that cannot be used holds no other up
+        for source in clips:
+            try:
+                clip = workers.take(opened or {}, source) or self.open(source, member)
+                states, _ = self._states.get((member, clip.key), (None, 0))
+                if states is None and clip.states is None and not clip.windows:
+                    clip = self.open(source, member)  # it was known when it was opened ahead, and dropped since
+            except AudioError as error:
+                result.failed[source] = error
+                continue
+            if states is None and clip.states is not None:
+                states = self._kept(clip.states)
+                self._cache((member, clip.key), states)
+            if (facts := clip.facts or self._facts.get(clip.key)) is not None:
+                result.facts[source] = self._facts[clip.key] = facts
+                if len(self._facts) > _KEPT_FACTS:
+                    self._facts.popitem(last=False)
+            if states is not None:
+                result.states[source] = states
+                continue
+            decoded.append(_Decoded(source, (member, clip.key), clip.windows))
+            waiting += clip.nbytes
+            if workers.ahead and waiting > READ_AHEAD:
+                self._compute(decoded, result, workers)
+                decoded, waiting = [], 0
+        self._compute(decoded, result, workers)
+        return result
+
+    def _compute(self, decoded: list[_Decoded], result: Encoded, workers: Workers) -> None:
+        """Run the tower over clips, and add their states to the result."""
+        judge = self.judge
+        # The longest first: little padding, and where memory runs out, it does so early
+        decoded.sort(key=lambda clip: -len(clip.windows[0]))
+        encodings: list[EncodedClip | None] = [None] * len(decoded)
+
+        def inputs(rows: slice) -> ClipInputs:
+            facts, prepared = judge.clip_inputs([clip.windows for clip in decoded[rows]])
+            return facts, pinned(prepared, judge.device)
+
+        on_device = self._bytes + sum(map(_bytes, result.states.values()))
+        for batch in self._batches.split([clip.samples for clip in decoded], inputs, workers):
+            with batch:
+                encoded = judge.encode_prepared(*batch.take())
+                on_device += sum(map(_bytes, encoded))
+                if on_device > self._most_on_device:
+                    encoded = [[window.to(torch.device("cpu")) for window in clip] for clip in encoded]
+                encodings[batch.rows] = encoded
+        for clip, encoded in zip(decoded, encodings, strict=True):
+            if encoded is None:
+                seconds = clip.samples / judge.backbone.sampling_rate
+                reason = f"clip of {seconds:.1f} s: too long for the memory of {judge.device}"
+                result.failed[clip.source] = AudioError(reason, "too large for the memory")
+                continue
+            if self._store is not None:
+                self._store.put(clip.source, encoded)
+            result.states[clip.source] = encoded = self._kept(encoded)
+            self._cache(clip.key, encoded)
+
+    def _kept(self, encoded: EncodedClip) -> EncodedClip:
+        """What stays of a clip."""
+        if not self._statistics_alone:
+            return encoded
+        # copies: a view would hold the states, or the statistics, of the whole batch
+        return [
+            window._replace(
+                states=window.states[:, :0].clone(), layers=None if window.layers is None else window.layers.clone()
+            )
+            for window in encoded
+        ]
+
+    def _cache(self, key: Hashable, encoded: EncodedClip) -> None:
+        size = _bytes(encoded)
+        self._bytes += 0 if key in self._states else size
+        self._states[key] = encoded, size
+        while self._bytes > self._most_bytes:
+            _, (_, dropped) = self._states.popitem(last=False)
+            self._bytes -= dropped
+
+
+def _bytes(encoded: EncodedClip) -> int:
+    return sum(tensor.nbytes for window in encoded for tensor in window if isinstance(tensor, torch.Tensor))
