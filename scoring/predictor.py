@@ -233,7 +233,9 @@ class Predictor:
 
 def mark(device: torch.device) -> torch.cuda.Event:
     """An event of a GPU: when it happens, all that was begun before has been computed and copied."""
-    return torch.cuda.current_stream(device).record_event()
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return event
 
 
 def _one_ahead(windows: Iterator[_Window]) -> Iterator[_Window]:

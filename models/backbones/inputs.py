@@ -55,6 +55,7 @@ class Clips(Movable):
     features: Tensor
     lengths: Sequence[int]  # real frames (or samples) of each row: numbers of the host, which slices by them
     rows: Sequence[int] | None = None  # rows of each clip; None = one row for each clip
+    as_samples: bool = False  # True where `features` are samples, of which the tower makes the spectrograms it reads
 
     def by_clip(self, of_rows: Sequence[int]) -> list[list[int]]:
         """Values of rows, those of each clip together."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AudioFlamingo3ForConditionalGeneration, Qwen2AudioForConditionalGeneration
@@ -23,6 +24,7 @@ from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, a
 from .base import BackbonePart, Checkpoint
 from .inputs import Clips
 from .layers import LayerStatistics, padding_mask, record_layers, without_padding
+from .log_mel import log_mel
 
 WHISPER_TOWER = BackbonePart(
     "audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), layers="audio_tower.layers"
@@ -49,17 +51,29 @@ class WhisperTowerModel(AudioLanguageModel):
         # the official processor of Audio Flamingo 3 cuts away what is behind its last window; others have one
         self.max_seconds = float(window * int(getattr(processor, "max_audio_len", window) // window))
 
+    @property
+    def makes_spectrograms(self) -> bool:
+        """Whether the device of the tower makes them: they are most of what the host does for a clip."""
+        return self.tower.conv1.weight.device.type == "cuda"
+
     def audio_tokens(self, samples: int) -> int:
         window, hop = self.extractor.n_samples, self.extractor.hop_length
         whole, rest = divmod(samples, window)
         return whole * _states(-(-window // hop)) + _states(-(-rest // hop))
 
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
-        """Spectrograms `(windows, bins, frames)`, cut behind the longest window instead of padded to 30 s."""
+        """Spectrograms `(windows, bins, frames)`, cut behind the longest window instead of padded to 30 s; for a tower
+        on a GPU the samples, of which it makes them."""
         size, hop = self.extractor.n_samples, self.extractor.hop_length
         windows = [clip[start : start + size] for clip in clips for start in range(0, len(clip), size)]
         longest = max(map(len, windows))
         padded_length = min(longest + self.extractor.n_fft + 4 * hop, size) // hop * hop
+        rows = [-(-len(clip) // size) for clip in clips]
+        if self.makes_spectrograms and not self.extractor.dither:
+            samples = torch.zeros(len(windows), padded_length)
+            for row, window in zip(samples.numpy(), windows, strict=True):
+                row[: len(window)] = window
+            return Clips(samples, [-(-len(window) // hop) for window in windows], rows, as_samples=True)
         extracted = self.extractor(
             windows,
             sampling_rate=self.sampling_rate,
@@ -69,12 +83,12 @@ class WhisperTowerModel(AudioLanguageModel):
             return_attention_mask=True,
             return_tensors="pt",
         )
-        rows = [-(-len(clip) // size) for clip in clips]
         return Clips(extracted["input_features"], extracted["attention_mask"].sum(-1).tolist(), rows)
 
     def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         tower = self.tower
-        features = clips.features.to(dtype=tower.conv1.weight.dtype)
+        features = log_mel(clips.features, self.extractor) if clips.as_samples else clips.features
+        features = features.to(dtype=tower.conv1.weight.dtype)
         states = nn.functional.gelu(tower.conv1(features))
         lengths = [after_convolutions(length) for length in clips.lengths]
         counts = [_states(length) for length in clips.lengths]
