@@ -38,6 +38,7 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.train.memory import step_memory
 from empathy_judge.train.recipe import RecipeParser
+from gpu_levers import Absent, TooLate, deadline, plan
 from gpu_step import FIXED, PREDICTED_AT, RECIPE, WAYS, Bench, predicted_bytes, step, words, work_of
 from materials import write_checkpoint, write_conversations
 from naive import NaiveCollate, read_items, scores
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("--shapes", choices=["tiny", "7b"], default="7b")
     parser.add_argument("--backbones", nargs="+", choices=BACKBONES, default=BACKBONES)
     parser.add_argument("--minutes", type=float, default=9.5, help="of everything; what comes too late is left out")
+    parser.add_argument("--levers", action="store_true", help="what each lever of speed gains (gpu_levers.py)")
     parser.add_argument("--go-on", action="store_true", help="keep what OUT.json holds, and measure the rest")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8, help="in a round")
@@ -66,6 +68,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=1600, help="of the data")
     parser.add_argument("--matrix", type=int, default=8192, help="rows and columns of the product")
     parser.add_argument("--workers", type=int, default=min(4, (os.cpu_count() or 1) - 1), help="data-loader processes")
+    parser.add_argument("--seconds", type=float, default=1e6, help=argparse.SUPPRESS)  # of this process
     parser.add_argument("--here", type=Path, help=argparse.SUPPRESS)  # folder of the process of one backbone
     options = parser.parse_args()
     if options.here:
@@ -81,7 +84,7 @@ def main() -> None:
         allowed = (end - time.time()) / (len(options.backbones) - number)
         end_row: dict[str, Any] = {"piece": "end", "backbone": family, "way": ""}
         with tempfile.TemporaryDirectory() as folder:  # a process that is killed leaves its files
-            command = [sys.executable, *sys.argv, "--backbones", family, "--here", folder]
+            command = [sys.executable, *sys.argv, "--backbones", family, "--here", folder, f"--seconds={allowed}"]
             try:
                 subprocess.run(command, timeout=max(0.0, allowed), check=True)
             except subprocess.TimeoutExpired:
@@ -103,19 +106,29 @@ def measure_backbone(options: argparse.Namespace) -> None:
     """
     bench: Bench | None = None
     done = {(row["piece"], row["way"]) for row in read(options.out) if row["backbone"] == options.family}
-    missing = [piece for piece in pieces(options) if piece[:2] not in done]
-    for piece, way, measure in [("load", "", lambda _: load(options)), *missing] if missing else ():
+    if options.levers:
+        planned = list(plan(options, lambda _: load(options)))
+    else:
+        planned = [("load", "", lambda _: load(options), 3600.0), *((*piece, 3600.0) for piece in pieces(options))]
+    missing = [piece for piece in planned if piece[0] == "load" or piece[:2] not in done]
+    end, slower = time.time() + options.seconds, 1 if options.device == "cuda" else 10
+    for piece, way, measure, seconds in missing if len(missing) > 1 else ():
         row: dict[str, Any] = {"piece": piece, "backbone": options.family, "way": way}
         start = time.time()
-        if bench is None and piece != "load":
+        if bench is None and piece not in ("machine", "layer", "load"):
             row["left_out"] = "the judge could not be loaded"
         else:
             try:
-                result = measure(bench)
+                with deadline(max(0.001, min(slower * seconds, end - start))):
+                    result = measure(bench)
                 bench = result.pop("bench", bench)
                 row |= result
             except torch.OutOfMemoryError as error:
                 row["left_out"] = "out of memory: " + str(error).partition(".")[0]
+            except TooLate as error:
+                row["left_out"] = str(error)
+            except Absent as error:
+                row["left_out"] = str(error)
             except Exception as error:  # the other pieces are still worth having
                 row["failed"] = "".join(traceback.format_exception(error))[-3000:]
         if options.device == "cuda":
@@ -266,11 +279,21 @@ def page(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             "padding | host syncs a step |\n|---|---|---|---|---|---|---|---|"
         )
         yield from (line for result in results if "pairs_per_second" in result for line in step_lines(result))
-        yield "\n| scoring | way | pairs/s | of the matrix rate |\n|---|---|---|---|"
+        yield "\n| scoring | way | pairs/s | of the matrix rate | points from the first |\n|---|---|---|---|---|"
         for result in results:
             for way, rates in result.get("ways", {}).items():
-                share = spread(result["share"], ".0%") if way == "all pairs" and "share" in result else ""
-                yield f"| {result['way'] or 'as trained'} | {way} | {spread(rates, '.3g')} | {share} |"
+                share = (
+                    spread(result["share"], ".0%")
+                    if way in ("all pairs", f"{SCORED} pairs") and "share" in result
+                    else ""
+                )
+                apart = f"{result['largest_difference']:.2g}" if "largest_difference" in result else ""
+                yield f"| {result['way'] or 'as trained'} | {way} | {spread(rates, '.3g')} | {share} | {apart} |"
+        for result in results:
+            for what in ("milliseconds", "stage_seconds", "bytes_per_second"):
+                if what in result:
+                    yield f"\n| {result['piece']}: {what.replace('_', ' ')} | |\n|---|---|"
+                    yield from (f"| {name} | {value:.3g} |" for name, value in result[what].items())
         yield from ("", *(f"- {line}" for line in remarks(results)))
 
 
@@ -298,6 +321,11 @@ def remarks(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         for kind in ("left_out", "naive_left_out"):
             if kind in row:
                 yield f"{name}: {kind.replace('_', ' ')}: {row[kind]}"
+        for kind in ("launch_seconds", "largest_difference", "float32_adapter_share"):
+            if kind in row and "ways" not in row:
+                yield f"{name}: {kind.replace('_', ' ')}: {row[kind]:.3g}"
+        if "remark" in row:
+            yield f"{name}: {row['remark']}"
         if "failed" in row:
             yield f"{name}: failed: {row['failed'].strip().splitlines()[-1]}"
         if row.get("sync_lines"):

@@ -49,6 +49,7 @@ class Bench:
     batch: int
     predicted: dict[bool, StepMemory]
     rater: NaiveRater | None = None
+    first: torch.Tensor | None = None  # scores with all levers off (`gpu_levers`)
 
     def measure_machine(self) -> float:
         """Products per second of large matrices now (FLOP/s), in the dtype of the frozen weights."""
@@ -241,9 +242,10 @@ def naive_turns(bench: Bench) -> Iterator[TimedTurn]:
         yield replace(turn, peak=turn.peak - others)
 
 
-def step(bench: Bench, way: str, values: dict[str, str]) -> dict[str, Any]:
-    """Run `train` with these values until all rounds are measured; with fixed batches, the naive loop after each."""
-    if way != RECIPE:
+def step(bench: Bench, way: str, values: dict[str, str], of_recipe: bool = False) -> dict[str, Any]:
+    """Run `train` with these values until all rounds are measured; with fixed batches, the naive loop after each.
+    `of_recipe` = in batches of the recipe's size."""
+    if way != RECIPE and not of_recipe:
         # by tokens: as many as in a batch of the longest pairs, which fits by the dry run
         limit = str(bench.batch * bench.predicted[False].tokens)
         values = {"data.batch_size": str(bench.batch), "data.batch_tokens": limit, **values}
@@ -293,7 +295,9 @@ def step(bench: Bench, way: str, values: dict[str, str]) -> dict[str, Any]:
         "padding": 1 - sum(turn.real for turn in turns) / sum(turn.tokens for turn in turns),
         "peak_bytes": max(turn.peak for turn in turns),
         # for a batch of as many of the longest clips
-        "predicted_bytes": None if way == RECIPE else predicted_bytes(bench.predicted[recomputed], bench.batch),
+        "predicted_bytes": None
+        if way == RECIPE or of_recipe
+        else predicted_bytes(bench.predicted[recomputed], bench.batch),
         "syncs_per_step": syncs.total() / options.steps if bench.device.type == "cuda" else None,
         "sync_lines": dict(syncs.most_common(5)),
     }

@@ -6,14 +6,17 @@ import contextlib
 import importlib
 import importlib.metadata
 import io
+import itertools
+import math
 import os
 import platform
 import shutil
+import time
 import warnings
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from ..core.errors import counted
@@ -28,6 +31,10 @@ _SECRETS = (
 )  # fmt: skip
 _PLACES = ("HF_HOME", "HF_HUB_OFFLINE", "TMPDIR", "CUDA_VISIBLE_DEVICES", "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL")
 _NOT_FOR_USERS = ("dev", "docs")  # extras for developers of the package
+BENCH_SECONDS = 10.0
+_OF_7B = (("scores", 0.13, 2.2e12), ("trains on", 0.36, 6.1e12))
+"""What a judge with the shapes of Qwen2-Audio 7B did on an H200: what, the share of its rate of large products, and
+operations for a pair (`benchmarks/results/gpu.md`)."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +54,20 @@ class Doctor(Printing):
 
     Nothing is sent anywhere; of keys and tokens only is said whether they are set. Exits with 1 if something that is
     installed does not work.
+
+    Attributes:
+        bench: measure for some ten seconds how fast the processor and each GPU compute
     """
 
     EXAMPLE: ClassVar[str] = ""
 
+    _: KW_ONLY
+    bench: bool = False
+
     def run(self) -> int:
         findings = [*_machine(), *_gpus(), *_packages(), *_extras(), *_environment()]
+        if self.bench:
+            findings += _rates(BENCH_SECONDS)
         lines = [f"{one.state:8}{one.part}: {one.name}: {one.detail}" for one in findings]
         self.tell([asdict(finding) for finding in findings], lambda _: lines)
         return FAILED_CHECKS if any(finding.state == "broken" for finding in findings) else DONE
@@ -95,6 +110,47 @@ def _gpus() -> Iterator[Finding]:
         torch.ones(8, 8, device="cuda").matmul(torch.ones(8, 8, device="cuda")).sum().item()
     except RuntimeError as error:
         yield Finding("GPUs", "a product of matrices", "broken", str(error).splitlines()[0])
+
+
+def _rates(seconds: float) -> Iterator[Finding]:
+    """What the processor and each GPU reach within so many seconds together, and what a judge of 7B makes of it."""
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    devices = [torch.device("cpu"), *(torch.device("cuda", number) for number in range(count))]
+    for device in devices:
+        on_gpu = device.type == "cuda"
+        half = torch.bfloat16 if torch.version.hip or torch.cuda.is_bf16_supported() else torch.float16
+        dtype = half if on_gpu else torch.float32
+        one = torch.randn(8192 if on_gpu else 1024, 8192 if on_gpu else 1024, device=device).to(dtype)
+        each = seconds / len(devices) / 2
+        product = 2 * len(one) ** 3 / _best_seconds(lambda own=one: own @ own, device, each)
+        copied = 2 * one.nbytes / _best_seconds(one.clone, device, each)
+        kind = str(dtype).removeprefix("torch.")
+        detail = f"products of matrices {product / 1e12:.3g} TFLOP/s ({kind}), copies {copied / 1e9:.3g} GB/s"
+        yield Finding("speed", "processor" if device.type == "cpu" else str(device), "ok", detail)
+        if on_gpu:
+            pairs = " and ".join(f"{name} {share * product / work:.2g}" for name, share, work in _OF_7B)
+            told = f"{pairs} pairs/s, predicted from the shares of this rate that an H200 reached, with clips of 5 s"
+            yield Finding("speed", f"{device}, a judge of 7B", "note", told)
+
+
+def _best_seconds(function: Callable[[], object], device: Any, seconds: float) -> float:
+    """The shortest time of a call among those within so many seconds, after one that is not counted."""
+    import torch
+
+    best, end = math.inf, time.perf_counter() + seconds
+    for number in itertools.count():
+        start = time.perf_counter()
+        function()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        now = time.perf_counter()
+        if number:
+            best = min(best, now - start)
+            if now >= end:
+                return best
+    raise AssertionError  # pragma: no cover
 
 
 def _packages() -> Iterator[Finding]:

@@ -65,7 +65,7 @@ class Score(Printing, Loading):
         restart: delete what an earlier command has done and begin anew
         overwrite: replace an --out that this command did not write
         checksums: find files that changed since an earlier command by their content, not by size and modification time
-        batch_size (PAIRS): pairs per forward pass (default: 16; on a GPU 128)
+        batch_size (PAIRS): most pairs per forward pass (default: 16; on a GPU 128, or as many as its memory holds)
     """
 
     EXAMPLE: ClassVar[str] = "judge --manifest pairs.csv --out scores.csv"
@@ -350,7 +350,7 @@ class Serve(Limits, Loading):
         port: 0 = any that is free
         allowed_hosts (NAME): more names by which clients ask than localhost, --host and IP addresses, such as that of
             a proxy; '*' = any (default: none, or with a token any)
-        batch_size (PAIRS): most pairs scored together
+        batch_size (PAIRS): most pairs scored together (default: 16; on a GPU 128, or as many as its memory holds)
         open_metrics: /metrics needs no token (default: the same as all else)
     """
 
@@ -361,7 +361,7 @@ class Serve(Limits, Loading):
     host: str = "127.0.0.1"
     port: Port = 8000
     allowed_hosts: Sequence[Annotated[str, host_name]] = ()
-    batch_size: Whole = 16
+    batch_size: Whole | None = None
     open_metrics: bool = False
 
     def run(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +16,7 @@ import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from threadpoolctl import threadpool_limits
 
+from ..core.processes import available_cores
 from ..models.judge import EmpathyJudge, Moved
 
 
@@ -62,11 +62,10 @@ class Workers(AbstractContextManager["Workers"]):
     def __init__(self, ahead: bool) -> None:
         self.ahead = ahead
         self._held, self._counting = 0, threading.Lock()  # bytes of what was read and not taken
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         # Two pools: inputs of the next pass may not wait for the clips of the next thousand pairs
         self._readers, self._makers = (
             ThreadPoolExecutor(size, name, initializer=_one_thread) if ahead else None
-            for size, name in ((min(cores, _READERS), "decoding"), (_QUEUE, "inputs"))
+            for size, name in ((min(available_cores(), _READERS), "decoding"), (_QUEUE, "inputs"))
         )
 
     def __exit__(self, *error: object) -> None:

@@ -108,7 +108,7 @@ class ScoreBatch:
 
     A clip is bytes or a structure of `bytes` and `path`; a path if a folder is named, in which it lies and which it may
     not leave. The columns are those of `Scorer.columns` and `status`: `ok`, or why a row has no scores. Unknown
-    numbers are NaN. Use a multiple of 64 as `batch_size`.
+    numbers are NaN. Use a multiple of 128 as `batch_size`.
     """
 
     def __init__(

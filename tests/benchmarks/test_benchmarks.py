@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -220,6 +221,54 @@ class TestGpu:
     def test_a_process_is_killed_when_its_time_is_over(self, tmp_path):
         rows = self.run(tmp_path / "gpu", "--backbones", "qwen2_audio", "--minutes", "-1")
         assert [row["left_out"] for row in rows] == ["killed when its time was over"]
+
+    @pytest.mark.long
+    def test_every_lever_is_measured(self, tmp_path):
+        """In miniature; what this build does not have is named."""
+        command = [*self.TINY.split(), "--levers", "--backbones", "qwen2_audio", "--rounds", "1", "--steps", "1"]
+        done = subprocess.run(
+            [sys.executable, str(BENCHMARKS / "gpu.py"), "--out", str(tmp_path / "gpu"), *command],
+            capture_output=True, text=True, timeout=580,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        rows = json.loads((tmp_path / "gpu.json").read_text())
+        assert [row["piece"] for row in rows[:4]] == ["machine", "layer", "load", "profile"]
+        scored = [row for row in rows if row["piece"] == "levers" and "left_out" not in row]
+        # a float32 judge on a CPU: another order of sums
+        assert all(row["largest_difference"] < 1e-4 for row in scored)
+        assert not [row for row in rows if "not in this build" not in row.get("left_out", "not in this build")]
+        assert (tmp_path / "gpu_trace.json.gz").stat().st_size > 1_000
+        assert "aten::" in (tmp_path / "gpu_kernels.txt").read_text()
+
+    def test_what_a_layer_costs_is_measured_before_a_judge_is_loaded(self, programs):
+        levers = programs("gpu_levers")
+        options = argparse.Namespace(device="cpu", shapes="tiny", rounds=1, matrix=64, out=Path("unused"))
+        planned = [(piece, way) for piece, way, _, seconds in levers.plan(options, lambda _: {}) if seconds > 0]
+        assert planned[:5] == [
+            ("machine", ""), ("layer", ""), ("load", ""), ("profile", "as it is"), ("levers", "all levers off")
+        ]  # fmt: skip
+        assert len(planned) == len(set(planned)) == 4 + 1 + len(levers.LEVERS) + 1 + len(levers.TRAINED)
+        found = levers.layer(options)
+        assert min(found["milliseconds"].values()) > 0
+        assert ("remark" in found) == (found["float32_adapter_share"] < 0.2)
+        rates = levers.machine(options)
+        assert 1e-9 < rates["launch_seconds"] < 1
+        assert rates["matrix_rate"] > 1e6
+
+    def test_a_lever_that_is_not_there_and_an_item_that_is_late_are_named(self, programs):
+        levers = programs("gpu_levers")
+        with (
+            pytest.raises(levers.Absent, match="magic: not in this build"),
+            levers.switched_off([("magic", {"os.x": 1})]),
+        ):
+            pass
+        with pytest.raises(levers.TooLate, match="not done after 0 s"), levers.deadline(0.05):
+            time.sleep(20)
+        with levers.deadline(20):
+            pass
+        with levers.switched_off([("cores", {"os.cpu_count": lambda: -1})]):
+            assert os.cpu_count() == -1
+        assert os.cpu_count() != -1
 
     @pytest.mark.parametrize("family", ["qwen2_audio", "qwen2_5_omni"])
     def test_operations_by_formula_are_those_that_torch_counts(self, family, tmp_path, programs, make_tone):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import json
+import re
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from empathy_judge.cli import main
+from empathy_judge.commands import doctor
 
 from ..conftest import output_of
 
@@ -64,6 +66,32 @@ def test_a_card_without_bf16_is_told_what_to_set(capsys, monkeypatch):
     assert found["GPUs", "a product of matrices"] == {
         "part": "GPUs", "name": "a product of matrices", "state": "broken", "detail": "no kernel image is available"
     }  # fmt: skip
+
+
+def test_rates_are_measured_on_request(capsys, monkeypatch):
+    """On a GPU that is not there products take a time of its own; what is predicted follows from them."""
+    monkeypatch.setattr(doctor, "BENCH_SECONDS", 0.2)
+    lines = output_of(capsys, "doctor", "--bench").splitlines()
+    (line,) = (line for line in lines if "speed: processor" in line)
+    product, copies = map(float, re.findall(r"([\d.e+-]+) [TG]", line))
+    assert 1e-3 < product < 100  # TFLOP/s of one thread or of many
+    assert 0.1 < copies < 10_000
+    assert not any("speed: processor" in line for line in output_of(capsys, "doctor").splitlines())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    monkeypatch.setattr(torch, "randn", lambda *shape, device: torch.empty(shape, device="meta"))
+    monkeypatch.setattr(doctor, "_best_seconds", lambda function, device, seconds: 2 * 8192**3 / 770e12)
+    *_, card, predicted = doctor._rates(10.0)
+    assert card.name == "cuda:0"
+    assert card.detail.startswith("products of matrices 770 TFLOP/s (bfloat16)")
+    assert predicted.detail.startswith("scores 46 and trains on 45 pairs/s, predicted from")
+
+
+def test_the_time_of_a_call_is_the_best_of_those_that_were_counted(monkeypatch):
+    times = iter([0.0, 0.0, 5.0, 5.0, 5.4, 5.4, 5.7, 5.7, 9.0])  # 5 (the first, not counted), 0.4, 0.3, 3.3
+    monkeypatch.setattr(doctor.time, "perf_counter", lambda: next(times))
+    assert doctor._best_seconds(lambda: None, torch.device("cpu"), 6.0) == pytest.approx(0.3)
 
 
 def test_keys_are_not_shown(capsys, monkeypatch):
