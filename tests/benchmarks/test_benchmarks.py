@@ -239,6 +239,23 @@ class TestGpu:
         assert sum(work) == pytest.approx(counter.get_total_flops(), rel=0.05)
         assert work.backward > work.forward > 8 * work.tower > 0
 
+    @pytest.mark.parametrize("one_row", [False, True])
+    def test_attention_is_counted_by_pair_however_rows_are_filled(self, one_row, programs, monkeypatch):
+        from empathy_judge.models.backbones import packing
+
+        monkeypatch.setattr(packing, "_WIDTHS", (2.0,))
+        # three responses of 30, 20 and 40 tokens to a context of 50, two of 10 and 60 to one of 25
+        lengths = [(0, 50, 30), (0, 50, 20), (0, 50, 40), (1, 25, 10), (1, 25, 60)]
+        ids, mask, states = (torch.zeros(5, 90, dtype=torch.int64) for _ in range(3))
+        response = torch.zeros(5, 90, dtype=torch.bool)
+        for row, (context, before, after) in enumerate(lengths):
+            ids[row, :before], ids[row, before : before + after] = 100 + context, row
+            mask[row, : before + after], response[row, before : before + after] = 1, True
+        packed = packing.pack(ids, mask, states - 1, response, 64, one_row)
+        assert packed.input_ids.shape == ((1, 235) if one_row else (2, 140))
+        expected = 50**2 + 25**2 + sum(after * (before + after) for _, before, after in lengths)
+        assert programs("gpu_step").attended_by_tree(packed) == expected
+
     def test_waits_for_a_gpu_are_counted_by_line(self, programs, monkeypatch):
         modes: list[str] = []
         monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
