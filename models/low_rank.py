@@ -67,7 +67,7 @@ class _AdaptedLinear(torch.autograd.Function):
             made.addmm_(small, up.t(), alpha=scale)
         ctx.save_for_backward(read, kept, small, weight, down, up)
         ctx.scale, ctx.dropout = scale, dropout
-        return made.view(*states.shape[:-1], -1)
+        return made.view(*states.shape[:-1], len(weight))
 
     @staticmethod
     @once_differentiable
@@ -86,5 +86,5 @@ class _AdaptedLinear(torch.autograd.Function):
                 of_states.addmm_(of_small, down)
             else:
                 of_states.addcmul_(torch.mm(of_small, down), kept, value=1 / (1 - ctx.dropout))
-            of_states = of_states.view(*gradient.shape[:-1], -1)
+            of_states = of_states.view(*gradient.shape[:-1], weight.shape[1])
         return of_states, None, None, of_down, of_up, None, None
