@@ -90,8 +90,8 @@ def _packed_mask(packed: Packed, local_size: int | None) -> Tensor:
 
 def without_mask(device: torch.device) -> bool:
     """Whether a device has the flash kernel for pieces of many lengths in one row."""
-    nvidia = device.type == "cuda" and torch.version.hip is None
-    return nvidia and torch.cuda.get_device_capability(device) >= (8, 0)
+    built = torch.version.hip is None and torch.backends.cuda.is_flash_attention_available()
+    return device.type == "cuda" and built and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def fits_kernel(size: int) -> bool:

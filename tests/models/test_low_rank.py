@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 import torch
+from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.models.backbones.attention import KERNEL, attention_layout
 from empathy_judge.models.backbones.audio_language_model import LANGUAGE_MODEL
 from empathy_judge.models.backbones.layers import FusedNorm, fuse_norms
@@ -31,6 +32,11 @@ COUNTS = {
 """Most operations of a layer, and most bytes that they read and write for each token."""
 BEFORE = {"scoring": (80, 2_362e3), "training with dropout": (224, 4_337e3)}
 """The same of PEFT's layers and the official norms."""
+
+
+@pytest.fixture(scope="module")
+def pairs(dataset_folder) -> list[Pair]:
+    return list(PairDataset.load(dataset_folder).pairs[:4])
 
 
 def adapted(dtype: torch.dtype = torch.float32, method: str = "lora", bias: bool = True, **settings: Any) -> Any:

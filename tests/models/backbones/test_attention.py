@@ -14,6 +14,7 @@ from empathy_judge.audio.decode import Clip
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones import attention, packing
 from empathy_judge.models.backbones.audio_language_model import AudioLanguageModel
+from empathy_judge.models.backbones.inputs import Pieces
 from empathy_judge.models.settings import HeadInputSettings
 from torch import Tensor
 
@@ -161,3 +162,32 @@ def test_clips_in_one_row_have_states_and_gradients_of_each_alone(name, make_fam
 
 def test_a_kernel_takes_heads_that_it_knows():
     assert [attention.fits_kernel(size) for size in (8, 64, 128, 256, 12, 512)] == [True] * 4 + [False] * 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("groups", [1, 4])
+def test_on_a_gpu_the_kernel_does_what_the_loop_does(groups, monkeypatch):
+    """Also where queries share keys, and with the log-sum-exp in the order in which it is read."""
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    torch.manual_seed(0)
+    beginnings, following = [40, 17, 131], [[9, 30], [64, 1, 5], [12]]
+    sizes = [*beginnings, *(size for of_tree in following for size in of_tree)]
+    ends = [torch.tensor([0, *own], dtype=torch.int32).cumsum(0).int() for own in (sizes, beginnings)]
+    rests = torch.tensor([0, *map(sum, following)], dtype=torch.int32).cumsum(0).int()
+    pieces = Pieces(*ends, rests, (max(sizes), max(beginnings), max(map(sum, following))), sum(beginnings))
+    states = [torch.randn(1, heads, sum(sizes), 64).bfloat16() for heads in (8, 8 // groups, 8 // groups)]
+    found = attention._attend_to_beginnings(pieces.to(torch.device("cuda")), [own.cuda() for own in states], 0.2)
+    clips = attention.in_one_row(torch.zeros(sum(sizes), 1, device="cuda"), sizes)[1]
+    given = [own.cuda().requires_grad_() for own in states[:1] * 3]
+    of_clips = clips.attend(pytest.fail, *given, scale=0.2)
+    gradients = torch.autograd.grad(of_clips.float().square().sum(), given)
+    monkeypatch.setattr(attention, "varlen_attn", by_piece)
+    expected = attention._attend_to_beginnings(pieces, [own.float() for own in states], 0.2)
+    assert (found.cpu() - expected).abs().max() < 0.03
+    exact = [own.float().requires_grad_() for own in states[:1] * 3]
+    query, key, value = (own[0].transpose(0, 1) for own in exact)
+    loop = by_piece(query, key, value, ends[0], ends[0], max(sizes), max(sizes), scale=0.2)
+    assert (of_clips[0].cpu() - loop).abs().max() < 0.03
+    for own, true in zip(gradients, torch.autograd.grad(loop.square().sum(), exact), strict=True):
+        assert (own.cpu() - true).norm() < 0.02 * true.norm()
