@@ -111,12 +111,16 @@ class AdaptedLinear(Linear):
     """A linear layer with an adapter of PEFT, computed by `adapted_linear` where the layer is as it was loaded."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """See PEFT, which does what is left: a merged adapter, several of them, and modules with hooks, which must be
-        called: of accelerate (weights in main memory) and DeepSpeed (weights that are gathered when they are used)."""
+        """See PEFT, which does what is left: several adapters, and modules with hooks, which must be called: those of
+        accelerate (weights in main memory) and DeepSpeed (weights that are gathered when they are used)."""
         base: Any = self.base_layer
-        names = self.active_adapters
-        if args or kwargs or self.merged or self.disable_adapters or len(names) != 1 or names[0] not in self.lora_A:
+        if args or kwargs or self.disable_adapters:
             return self._by_peft(x, *args, **kwargs)
+        if self.merged:
+            return base(x)
+        names = self.active_adapters
+        if len(names) != 1 or names[0] not in self.lora_A:
+            return self._by_peft(x)
         (name,) = names
         down: Any = self.lora_A[name]
         up: Any = self.lora_B[name]
