@@ -156,8 +156,9 @@ def in_one_row(states: Tensor, lengths: Sequence[int]) -> tuple[Tensor, OneRow |
     places = np.where(real, real.cumsum().reshape(real.shape) - 1, 0)
     ends = np.cumsum([0, *lengths], dtype=np.int32)
     tensors = map(torch.from_numpy, (real[:, None, None], places, np.flatnonzero(real), ends))
-    on_device, flash = (to_device(tensor, states.device) for tensor in tensors), without_mask(states.device)
-    return states[None], OneRow(torch.tensor(lengths), *on_device, max(lengths), flash)
+    on_device = (to_device(tensor, states.device) for tensor in tensors)
+    row = OneRow(torch.tensor(lengths), *on_device, longest=max(lengths), flash=without_mask(states.device))
+    return states[None], row
 
 
 _REPEATED = nn.Module()
