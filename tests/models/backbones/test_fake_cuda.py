@@ -107,12 +107,16 @@ def made() -> dict[tuple[str, float | None], OnCuda]:
     return {}
 
 
+@pytest.fixture(autouse=True)
+def capable(monkeypatch) -> None:
+    """The GPU has grouped matrix products, which experts ask for, and the flash kernel."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+
+
 @pytest.fixture
 def on_cuda(family, depth, made, monkeypatch) -> OnCuda:
     """As GPU recipes have it: a backbone in bfloat16, its adapters and head in float32."""
-    # experts ask what the GPU can do: one that has grouped matrix products
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
-    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     # numbers that the host has just written down would be computed with for real, on a GPU that is not there
     monkeypatch.setattr(fake_tensor, "CONSTANT_NUMEL_LIMIT", -1)
     if (family.name, depth) not in made:
