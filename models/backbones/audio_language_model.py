@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from ...core.errors import TextError, UserError
 from ...data_modules.schema import Pair, check_situation
-from .attention import KERNEL, attention_layout
+from .attention import HALF, KERNEL, attention_layout, fits_kernel, without_mask
 from .base import Backbone, BackbonePart, Checkpoint, Layout
 from .inputs import Clips, Inputs, Packed
 from .layers import passing_on
@@ -188,7 +189,21 @@ class AudioLanguageModel(Backbone):
         # Pairs share a beginning if they have the same words and the same audio states
         states = ids.new_full(ids.shape, -1)
         states.view(-1)[inputs.audio_positions] = inputs.audio_index
-        return pack(ids, mask, states, inputs.response_mask, self.hidden_size)
+        return pack(ids, mask, states, inputs.response_mask, self.hidden_size, self._reads_pieces)
+
+    @property
+    def _reads_pieces(self) -> bool:
+        """Whether the attention of packed pairs needs no mask: to score in half precision on one GPU."""
+        first, last = (next(layer.parameters()).device for layer in (self.layers[0], self.layers[-1]))
+        attention: Any = self.layers[0].self_attn
+        return (
+            not torch.is_grad_enabled()
+            and first == last
+            and without_mask(first)
+            and self.language_model.get_input_embeddings().weight.dtype in HALF
+            and {"full_attention"}.issuperset(getattr(self.language_model.config, "layer_types", None) or ())
+            and fits_kernel(attention.head_dim)
+        )
 
     def save_processor(self, folder: str) -> None:
         self.processor.save_pretrained(folder)

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 import torch
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
-from empathy_judge.models.backbones import packing
+from empathy_judge.models.backbones import attention, packing
+from empathy_judge.models.backbones.attention import OneRow
 from empathy_judge.models.backbones.inputs import Inputs
 from empathy_judge.models.backbones.layers import no_tf32
 from empathy_judge.models.head_input import HeadInput, build_pooling
@@ -106,11 +107,16 @@ def made() -> dict[tuple[str, float | None], OnCuda]:
     return {}
 
 
+@pytest.fixture(autouse=True)
+def capable(monkeypatch) -> None:
+    """The GPU has grouped matrix products, which experts ask for, and the flash kernel."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+
+
 @pytest.fixture
 def on_cuda(family, depth, made, monkeypatch) -> OnCuda:
     """As GPU recipes have it: a backbone in bfloat16, its adapters and head in float32."""
-    # experts ask what the GPU can do: one that has grouped matrix products
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
     # numbers that the host has just written down would be computed with for real, on a GPU that is not there
     monkeypatch.setattr(fake_tensor, "CONSTANT_NUMEL_LIMIT", -1)
     if (family.name, depth) not in made:
@@ -217,20 +223,31 @@ def scorer(gpu: OnCuda) -> None:
     judge = gpu.judge
     sources = dict.fromkeys(source for pair in asked for source in (*(t.audio for t in pair.context), pair.response))
     states = dict(zip(sources, encoded(judge, [for_real(judge.decode, source) for source in sources]), strict=True))
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
         patch.setattr(packing, "MAX_PACKED_FRACTION", math.inf)
         inputs = for_real(judge.build_inputs, asked, states)
         assert (inputs.packed is None) == (not judge.backbone.reads_text)
-    with torch.inference_mode():
+        if without_mask := inputs.packed is not None and not windowed(judge):
+            patch.setattr(attention, "_packed_mask", None)  # nothing may call it
+            patch.setattr(torch.nn.functional, "scaled_dot_product_attention", None)
+        assert without_mask == (inputs.packed is not None and inputs.packed.pieces is not None)
         found = judge.predict(gpu.fake(inputs).to(judge.device))  # as `Predictor` does
     assert found.score.shape == (len(asked), len(SCALES))
     assert on_gpu(found.score), "copied before all batches were computed"
+
+
+def windowed(judge: EmpathyJudge) -> bool:
+    """Whether some layers of the language model attend within a window, and need a mask."""
+    kinds = getattr(judge.backbone.network.language_model.config, "layer_types", None)  # pyright: ignore
+    return "sliding_attention" in (kinds or ())
 
 
 def encoded(judge: EmpathyJudge, decoded: Sequence[Sequence[np.ndarray]]) -> list[Any]:
     """`encode_clips`, its spectrograms made for real; on the CPU zeros stand for the states."""
     prepare = judge.backbone.prepare_clips
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "fits_kernel", lambda size: True)  # these towers have heads of 12
+        patch.setattr(OneRow, "mask", property(lambda row: pytest.fail("a mask beside the kernel")))
         patch.setattr(judge.backbone, "prepare_clips", lambda clips: for_real(prepare, clips))
         patch.setattr(judge, "_facts", partial(for_real, judge._facts))  # measured on the host
         made = judge.encode_clips(decoded)
