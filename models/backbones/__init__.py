@@ -32,6 +32,7 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "gemma3n": ("gemma", "Gemma3n"),
     "gemma4": ("gemma", "Gemma4"),
     "hubert": ("audio_encoders", "Hubert"),
+    "musicflamingo": ("qwen2_audio", "MusicFlamingo"),
     "qwen2_5_omni": ("qwen_omni", "Qwen2_5Omni"),
     "qwen2_audio": ("qwen2_audio", "Qwen2Audio"),
     "qwen3_omni_moe": ("qwen_omni", "Qwen3OmniMoe"),

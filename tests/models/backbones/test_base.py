@@ -48,6 +48,8 @@ def test_hidden_states_of_a_mixed_batch_equal_the_official_ones_of_each_pair(
 
 AROUND_WINDOWS = [
     *(("audioflamingo3", samples, None) for samples in (16_000, 16_001, 16_500, 32_000, 47_999, 48_000)),
+    # two frames or less in the last window make no state, and the official class fails: see `test_qwen2_audio.py`
+    *(("musicflamingo", samples, 9_999) for samples in (16_000, 16_321, 16_500, 32_000, 47_999, 48_000)),
     ("gemma3n", 81_920, 81_919),
     ("gemma4", 480_000, 801),
     # 0.05 s is the shortest clip that is accepted; the last two leave no room for zeros behind the clip

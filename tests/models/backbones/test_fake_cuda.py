@@ -137,7 +137,7 @@ def on_gpu(*tensors: torch.Tensor | None) -> bool:
     return all(tensor is None or tensor.device == CUDA for tensor in tensors)
 
 
-# ---------------------------------------------------------------- what is run, of 12 families in two precisions
+# ---------------------------------------------------------------- what is run, of every family in two precisions
 
 
 def states_and_poolings(gpu: OnCuda) -> None:
