@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from empathy_judge.data_modules.audio import Clip
+from empathy_judge.audio.decode import Clip
 from empathy_judge.data_modules.schema import Pair
 
 from .conftest import RATE, loaded
