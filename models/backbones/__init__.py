@@ -35,6 +35,7 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "musicflamingo": ("qwen2_audio", "MusicFlamingo"),
     "qwen2_5_omni": ("qwen_omni", "Qwen2_5Omni"),
     "qwen2_audio": ("qwen2_audio", "Qwen2Audio"),
+    "qwen3_asr": ("qwen3_asr", "Qwen3ASR"),
     "qwen3_omni_moe": ("qwen_omni", "Qwen3OmniMoe"),
     "voxtral": ("voxtral", "Voxtral"),
     "wav2vec2": ("audio_encoders", "Wav2Vec2"),

@@ -75,7 +75,7 @@ def _omni_of_version_5(key: str) -> str:
 
 
 OTHER_LAYOUTS = {
-    **dict.fromkeys(("qwen2_audio", "audioflamingo3", "musicflamingo", "voxtral"), _of_version_5),
+    **dict.fromkeys(("qwen2_audio", "audioflamingo3", "musicflamingo", "qwen3_asr", "voxtral"), _of_version_5),
     **dict.fromkeys(("qwen2_5_omni", "qwen3_omni_moe"), _omni_of_version_5),
     **{name: _older_layout(f"{name}.") for name in ("hubert", "wav2vec2", "wavlm")},
     "wav2vec2_bert": lambda key: "wav2vec2_bert." + key,  # of a model with a head

@@ -52,6 +52,8 @@ AROUND_WINDOWS = [
     *(("musicflamingo", samples, 9_999) for samples in (16_000, 16_321, 16_500, 32_000, 47_999, 48_000)),
     ("gemma3n", 81_920, 81_919),
     ("gemma4", 480_000, 801),
+    # half a second is the least that the official extractor reads; a chunk has 16,000 samples, a window 32,000
+    *(("qwen3_asr", samples, 9_999) for samples in (800, 7_999, 8_000, 15_999, 16_000, 16_159, 16_160, 32_000, 32_160)),
     # 0.05 s is the shortest clip that is accepted; the last two leave no room for zeros behind the clip
     *(("qwen2_audio", samples, None) for samples in (800, 6_400, 21_931, 16_321, 64_000, 159_999, 160_000)),
 ]
