@@ -31,6 +31,7 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "audioflamingo3": ("qwen2_audio", "AudioFlamingo3"),
     "gemma3n": ("gemma", "Gemma3n"),
     "gemma4": ("gemma", "Gemma4"),
+    "gemma4_unified": ("gemma4_unified", "Gemma4Unified"),
     "hubert": ("audio_encoders", "Hubert"),
     "musicflamingo": ("qwen2_audio", "MusicFlamingo"),
     "qwen2_5_omni": ("qwen_omni", "Qwen2_5Omni"),
