@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..audio.decode import AudioSource, Clip, audio_hash, decode, resample
 from ..audio.prosody import RATE, voiced_shares
-from ..core.errors import TextError
+from ..core.errors import TextError, UserError
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.base import Backbone, Checkpoint
@@ -114,6 +114,9 @@ class EmpathyJudge(nn.Module):
         # PEFT's model holds the whole network: as a module of its own it would register each weight a second time
         self.adapter: tuple[PeftModel | None] = (adapt(self.backbone, settings.lora),)
         self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size)
+        if settings.head_input.audio != "none" and not self.backbone.has_tower:
+            layers, name = settings.head_input.audio, self.backbone.name
+            raise UserError(f"head_input.audio {layers}: backbone {name} has no audio tower to read; expected none")
         self.head_input = HeadInput(settings.head_input, self.backbone.hidden_size, self.backbone.layer_sizes)
         self._of_clips = settings.head_input.of_clips
         self.head: Head = build_head(settings.head, self.head_input.size, dimensions, standardised=self._of_clips)

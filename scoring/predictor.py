@@ -98,7 +98,7 @@ class Predictor:
             judge: In evaluation mode, on the device where it shall run.
             batch_size: Most pairs per forward pass; scores do not depend on it. Where memory runs out, it is reduced.
             store: Where audio states stay beyond this run, shared with training; not used by a judge whose
-                audio tower was trained.
+                audio tower was trained, or that has none.
             measures: Whether clips are measured too (`clip_facts`), for warnings.
             kept_bytes: Bytes of audio states that stay in memory, for clips that come again.
             windows: Whether clips above the maximum audio length are read in windows (`JudgeSettings.long_clips`);
@@ -113,7 +113,8 @@ class Predictor:
         self._states: OrderedDict[Hashable, tuple[EncodedClip, int]] = OrderedDict()  # with their bytes
         self._bytes = 0
         self._facts: OrderedDict[Hashable, ClipFacts] = OrderedDict()
-        self._store = None if store is None or judge.trains_tower else ClipStates(judge, store)
+        stored = store is not None and judge.backbone.has_tower and not judge.trains_tower
+        self._store = ClipStates(judge, store) if stored else None
         rate = judge.backbone.sampling_rate
         self._clip_batches = batches_for(judge, batch_size, rate)
         self._pair_batches = batches_for(judge, batch_size, judge.backbone.audio_tokens(rate))

@@ -1,4 +1,5 @@
-"""A backbone of three parts: an audio tower, a projector and a language model. Base class of most families.
+"""A backbone of three parts: an audio tower, a projector and a language model. Base class of most families; one of them
+has no tower.
 
 The question is the same for all of them, in neutral words: no transcript, no file name, no label."""
 
@@ -63,7 +64,8 @@ class AudioLanguageModel(Backbone):
 
     def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
         self.network, self.processor = network, processor
-        self.tower: Any = network.get_submodule(self.parts["audio_tower"].path)  # the audio encoder
+        tower = self.parts.get("audio_tower")
+        self.tower: Any = None if tower is None else network.get_submodule(tower.path)  # the audio encoder
         # the decoder without its LM head
         self.language_model: Any = network.get_submodule(self.parts["language_model"].path)
         self.name = checkpoint.name
@@ -75,9 +77,10 @@ class AudioLanguageModel(Backbone):
         self.sampling_rate: int = self.extractor.sampling_rate
         self.hidden_size: int = self.language_model.config.hidden_size
         self.max_tokens = self.language_model.config.max_position_embeddings
-        layers: Any = network.get_submodule(self.parts["audio_tower"].layers or "")
-        self.audio_size: int = getattr(self.tower.config, self.tower_width)
-        self.layer_sizes = len(layers) + 1, self.audio_size
+        if tower is not None:
+            layers: Any = network.get_submodule(tower.layers or "")
+            self.audio_size: int = getattr(self.tower.config, self.tower_width)
+            self.layer_sizes = len(layers) + 1, self.audio_size
         # turn markers are not always special tokens; the added tokens may also contain runs of blanks and line ends
         added = [token for token in self.tokenizer.get_added_vocab() if _MARKUP.fullmatch(token)]
         self._markup = sorted({self.audio_token, *self.tokenizer.all_special_tokens, *added}, key=len, reverse=True)

@@ -44,6 +44,7 @@ from torch.utils._pytree import tree_iter
 
 from ...models.conftest import clip
 from ...train.test_objective import OWN_LOSSES, SCORE_LOSSES
+from .conftest import WITHOUT_TOWER
 
 SCALES = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10, 1))
 CUDA = torch.device("cuda:0")
@@ -77,7 +78,7 @@ PAIRS = [
 def judge_of(family, device_map: Literal["auto"] | None = None, **settings) -> EmpathyJudge:
     torch.manual_seed(0)
     lora = LoraSettings(parts=[*family.lora_layers], rank=2)
-    read = HeadInputSettings("all_layers", functionals=True)
+    read = HeadInputSettings("none" if family.name in WITHOUT_TOWER else "all_layers", functionals=True)
     own = JudgeSettings(backbone=str(family.folder), lora=lora, head_input=read, **settings)
     return EmpathyJudge(own, SCALES, device_map=device_map)
 
@@ -143,7 +144,7 @@ def on_gpu(*tensors: torch.Tensor | None) -> bool:
     return all(tensor is None or tensor.device == CUDA for tensor in tensors)
 
 
-# ---------------------------------------------------------------- what is run, of 12 families in two precisions
+# ---------------------------------------------------------------- what is run, of every family in two precisions
 
 
 def states_and_poolings(gpu: OnCuda) -> None:
@@ -258,7 +259,7 @@ def encoded(judge: EmpathyJudge, decoded: Sequence[Sequence[np.ndarray]]) -> lis
 def zeros(window: EncodedWindow) -> EncodedWindow:
     """A window of as many states, on the CPU."""
     tensors = {name: getattr(window, name) for name in ("states", "layers", "functionals")}
-    return window._replace(**{name: torch.zeros(own.shape) for name, own in tensors.items()})
+    return window._replace(**{name: torch.zeros(own.shape) for name, own in tensors.items() if own is not None})
 
 
 def windows(gpu: OnCuda) -> None:
@@ -414,7 +415,7 @@ def test_of_two_judges_at_once_the_last_restores_the_precision():
 
 WITH_BIAS = ("wav2vec2_bert",)
 """Its tower adds relative positions to the attention, which SDPA takes as a mask alone."""
-WINDOWED = ("gemma3n", "gemma4")
+WINDOWED = ("gemma3n", "gemma4", "gemma4_unified")
 """Every second layer of these language models attends within a window, and needs a mask where a pair is longer."""
 ALIKE = [Pair(f"{n}", clip(1.0, n), (Turn("user", clip(1.0, n + 2)),)) for n in range(2)]
 
