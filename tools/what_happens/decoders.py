@@ -16,8 +16,8 @@ import numpy as np
 import soundfile
 import torchaudio
 from datasets import Audio
-from empathy_judge.data_modules.audio import load_clip
-from empathy_judge.data_modules.errors import AudioError
+from empathy_judge.audio.decode import load_clip
+from empathy_judge.core.errors import AudioError
 from scipy.signal import correlate
 from torchcodec.decoders import AudioDecoder  # pyright: ignore[reportMissingImports]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from empathy_judge.data_modules.audio import Clip
+from empathy_judge.audio.decode import Clip
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.models.backbones import FAMILIES, NANO_FOLDER, Checkpoint, load_backbone
 from empathy_judge.models.lora import adapt, part_of

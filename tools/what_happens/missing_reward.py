@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from empathy_judge.reward import valid_rows
+from empathy_judge.scoring.reward import valid_rows
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage  # pyright: ignore[reportMissingImports]
