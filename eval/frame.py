@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from ..data_modules.errors import DataError, UserError, shown
+from ..core.errors import DataError, UserError, shown
 from ..data_modules.ratings import LARGEST, RatingTable
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.steps import same_scores

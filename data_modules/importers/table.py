@@ -42,8 +42,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ..errors import DataError, UserError, counted, shown
-from ..numerals import to_number
+from ...core.errors import DataError, UserError, counted, shown
+from ...core.numerals import to_number
 from ..ratings import RATING_COLUMNS, SECONDS, check_ratings, parse_dimension
 from ..schema import DatasetCard
 from ..storage import PAIR_COLUMNS, TAG_PREFIX, TAGS
