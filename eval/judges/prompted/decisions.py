@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -22,6 +24,12 @@ class DecisionProvider(Provider):
     most_levels: ClassVar[int]  # of a question
     most_questions: ClassVar[int]  # of a request
 
+    def decode(self, content: bytes) -> Any:
+        try:
+            return json.loads(content, object_pairs_hook=_named_once)
+        except RecursionError:
+            raise ValueError("nested too deep") from None
+
     def error(self, status: int, headers: Mapping[str, str], fields: dict[str, Any], text: str) -> RequestError:
         error = super().error(status, headers, fields, " ".join(text.split()))
         if status == 501:  # the model decides nothing, or hears nothing: no request changes that
@@ -35,6 +43,13 @@ class DecisionProvider(Provider):
         version = read(body, "model", str)
         levels = {self._without_key(name): _in_order(answer) for name, answer in answers.items()}
         return Reply(ANSWERED, version=version, levels=levels)
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object without what stands in it twice, such as a level with two probabilities: neither is the right one, and
+    the rest of the answer was paid for."""
+    times = Counter(name for name, _ in pairs)
+    return {name: value for name, value in pairs if times[name] == 1}
 
 
 def _in_order(answer: Any) -> list[float | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -80,6 +81,18 @@ def test_levels_of_other_names_are_not_guessed_at(names, scored):
     body: Any = answer("gemini-decision", {"vocal_empathy": SHARES})
     body["answers"]["vocal_empathy"]["probabilities"] = dict(zip(names, SHARES, strict=True))
     assert scored("gemini-decision", body).row["status"] == "levels missing or foreign"
+
+
+def test_of_a_level_that_is_named_twice_neither_counts(scored):
+    body = json.dumps(answer("systemone", {"vocal_empathy": SHARES, "foreign": SHARES}))
+    levels = f'"0": {SHARES[0]}'
+    twice = f'"0": 0.5, {levels}'
+    settings = ["samples=1", "rubric=plain"]
+    found = scored("systemone", Response(body.replace(levels, twice, 1).encode()), settings=settings)
+    assert (found.row["status"], len(found.requests)) == ("levels missing or foreign", 1)
+    other = scored("systemone", Response(twice.join(body.rsplit(levels, 1)).encode()), settings=settings)
+    assert (other.row["status"], other.row["score"]) == (OK, 4)
+    assert body.count(levels) == 2
 
 
 def test_a_question_without_an_answer_leaves_no_score(scored):
