@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 
 from .provider import Provider
 from .replies import ANSWERED, EMPTY, Reply, RequestError, read
+from .rubrics import CHOICES
 from .settings import AnswerMode
 
 
 class DecisionProvider(Provider):
-    """A service that answers a map of questions of type ``score``, whose form all of them share.
+    """A service that answers a map of questions of type ``score`` or ``choice``, whose form all of them share.
 
     The score of an answer is the mean of its distribution, and the field ``score`` is left alone; so is
     ``confidence``, which means another thing at each vendor. A subclass says how clips and questions are sent.
@@ -53,11 +54,13 @@ def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _in_order(answer: Any) -> list[float | None]:
-    """The probabilities of levels 0, 1, 2 ..., None = none; an empty list where levels have other names, or there are
-    none: the other answers were paid for with this one."""
+    """The probabilities of levels 0, 1, 2 ..., or of `CHOICES`, None = none; an empty list where they have other names,
+    or there are none: the other answers were paid for with this one."""
     probabilities = answer.get("probabilities") if isinstance(answer, dict) else None
-    names = [str(number) for number in range(len(probabilities))] if isinstance(probabilities, dict) else []
-    if not isinstance(probabilities, dict) or probabilities.keys() != {*names}:
+    if not isinstance(probabilities, dict):
+        return []
+    names = CHOICES if CHOICES[0] in probabilities else [str(number) for number in range(len(probabilities))]
+    if probabilities.keys() != {*names}:
         return []
     values = [probabilities[name] for name in names]
     return [float(value) if type(value) in (int, float) and 0 <= value <= 2 else None for value in values]
