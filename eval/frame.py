@@ -17,8 +17,9 @@ import numpy as np
 import pandas as pd
 
 from ..core.errors import DataError, UserError, shown
+from ..data_modules.folds import group_of
 from ..data_modules.ratings import LARGEST, RatingTable
-from ..data_modules.schema import Pair, PairDataset
+from ..data_modules.schema import PairDataset
 from ..data_modules.steps import same_scores
 from ..data_modules.tables import full_mapping, read_table
 from .statistics.agreement import Statistic, spearman
@@ -31,11 +32,6 @@ there is none; ``cluster`` is the unit that intervals draw, and permutations exc
 
 TABLE_COLUMNS = ("item", "annotator", "dimension", "score", "dataset", "group", "system")
 """Columns of a table; the first four are required."""
-
-
-def group_of(pair: Pair) -> str:
-    """The group of a pair; a pair without one is a group of its own."""
-    return pair.group_id or pair.pair_id
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,17 +67,6 @@ class Job:
             scorer.require_calibration()
         return scorer
 
-    def judge_facts(self) -> dict[str, Any]:
-        """What of `judge.json` a reader of scores needs: `dimensions`, the hash of the calibrated `weights`, and how
-        differences become preferences, `three_way`, by dimension; nothing where there is no such file."""
-        try:
-            judge = json.loads((self.judge / JUDGE_FILE).read_text(encoding="utf-8"))
-            calibration = judge.get("calibration") or {}
-            fitted = {name: own.get("three_way") for name, own in calibration.get("dimensions", {}).items()}
-            return {"dimensions": judge["dimensions"], "weights": calibration.get("weights"), "three_way": fitted}
-        except _UNREADABLE:
-            return {}
-
     def identity(self) -> dict[str, str]:
         """All that scores depend on, except audio files: those of a chunk are noted in its part (`audio_mark`).
 

@@ -234,7 +234,10 @@ def _finish(parts: Parts, start: float, before: int, overwrite: bool) -> Summary
         # A process that is killed before the summary is written leaves scores that the next one must know
         parts.plan(parts.rows, plan["replaces"], _facts(scores))
 
+    from ..calibration import JudgeFacts, to_json  # which takes a second to import
+
     failed, windowed, audio = parts.join(check)
+    facts = JudgeFacts.read(job.judge)
     seconds = time.monotonic() - start
     summary = Summary(
         rows=parts.rows,
@@ -247,7 +250,7 @@ def _finish(parts: Parts, start: float, before: int, overwrite: bool) -> Summary
         out=_facts(job.out) or {},
         windowed=windowed,
         audio=audio,
-        judge=job.judge_facts(),
+        judge={} if facts is None else to_json(facts),
     )
     text = json.dumps(asdict(summary), indent=2, ensure_ascii=False)
     replace_text(_summary_file(job), f"{text}\n")
