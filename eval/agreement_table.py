@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -104,13 +103,13 @@ def measure_agreement(
                 pairs=compared,
             )
         )
-    content = hashlib.sha256(Path(frame.source).read_bytes()).hexdigest()
+    content = hashlib.sha256(b"".join(file.read_bytes() for file in frame.files)).hexdigest()
     without = {"without": "+".join(left_out)} if left_out else {}
     return TableReport(
         schema_version=SCHEMA_VERSION,
         signature=signature(
             "+".join(identified(judge, None) for judge in judges) or "none",
-            identified(Path(frame.source).name, content, **without),
+            identified("+".join(file.name for file in frame.files), content, **without),
             "all",
             cluster,
             interval,
