@@ -7,14 +7,14 @@ from .core.version import __version__
 TYPE_CHECKING = False  # nothing else is imported here: at Ctrl-C the command has a line, once `cli` is reached
 
 if TYPE_CHECKING:
-    from .batch_scoring.scores import score_table
     from .data_modules.importers.frames import dataset_from_frames, dataset_to_hugging_face
     from .data_modules.schema import PairDataset
     from .eval.compare import compare
     from .eval.evaluate import evaluate
     from .eval.leaderboard import leaderboard
-    from .reward import EmpathyReward
-    from .scorer import Scorer
+    from .scoring.batch.scores import score_table
+    from .scoring.reward import EmpathyReward
+    from .scoring.scorer import Scorer
     from .train.run import train
 
 __all__ = [
@@ -22,15 +22,15 @@ __all__ = [
     "dataset_to_hugging_face", "evaluate", "leaderboard", "score_table", "train",
 ]  # fmt: skip
 _MODULES = {
-    "EmpathyReward": "reward",
+    "EmpathyReward": "scoring.reward",
     "PairDataset": "data_modules.schema",
-    "Scorer": "scorer",
+    "Scorer": "scoring.scorer",
     "compare": "eval.compare",
     "dataset_from_frames": "data_modules.importers.frames",
     "dataset_to_hugging_face": "data_modules.importers.frames",
     "evaluate": "eval.evaluate",
     "leaderboard": "eval.leaderboard",
-    "score_table": "batch_scoring.scores",
+    "score_table": "scoring.batch.scores",
 }
 
 

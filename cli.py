@@ -14,10 +14,10 @@ from types import FrameType
 from .commands import A_BUG, BAD_USAGE, FAILED_CHECKS, data, judges, measuring, tables, training
 from .commands.doctor import Doctor
 from .commands.options import Command, OneLineParser, did_you_mean, read, summary_and_more
+from .core.errors import DEBUG, UserError, as_user_error, bug, lost_process
+from .core.processes import listen, restore
 from .core.quiet import silence_libraries
 from .core.version import __version__
-from .data_modules.errors import DEBUG, UserError, as_user_error, bug, lost_process
-from .data_modules.parallel import listen, restore
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,18 +13,18 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
-from .data_modules.audio import AudioSource
-from .data_modules.errors import UserError, counted
-from .data_modules.folders import CARD_FILE
-from .data_modules.parallel import say
+from .audio.decode import AudioSource
+from .core.errors import UserError, counted
+from .core.files import CARD_FILE
+from .core.processes import say
+from .core.written import changing
 from .data_modules.sample import DIMENSION, make_sample
 from .data_modules.schema import Pair, PairDataset
 from .data_modules.splits import split_dataset
-from .data_modules.written import changing
 from .eval.evaluate import evaluate
 from .eval.judges.trained import TrainedJudge
 from .eval.views import evaluation_views
-from .scorer import Scorer
+from .scoring.scorer import Scorer
 from .train.run import train
 
 _MADE = ("data", "run", "judge", "report", "my")

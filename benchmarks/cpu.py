@@ -39,16 +39,16 @@ from pathlib import Path
 import numpy as np
 import peers
 import torch
-from empathy_judge.audio_inputs import make_pair
-from empathy_judge.data_modules.audio import Clip
+from empathy_judge.audio.decode import Clip
 from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.eval.statistics.rank_draws import spearman_draws
 from empathy_judge.models.backbones import load_backbone, qwen_omni
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.scoring import Predictor, choose_device
 from empathy_judge.models.settings import JudgeSettings, LoraSettings
+from empathy_judge.scoring.audio_inputs import make_pair
+from empathy_judge.scoring.predictor import Predictor, choose_device
 from materials import hub_name, write_conversations, write_weights
 from naive import ALPHA, MAXIMUM, MINIMUM, RANK, NaiveCollate, NaiveRater, read_items, scores
 from rich.console import Console

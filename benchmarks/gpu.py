@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 import transformers
-from empathy_judge.data_modules.folders import replace_text
+from empathy_judge.core.files import replace_text
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.train.memory import step_memory

@@ -17,11 +17,11 @@ from typing import Any
 import soundfile
 import torch
 from empathy_judge.data_modules.schema import Pair, PairDataset
-from empathy_judge.models.artifact import load_any
 from empathy_judge.models.backbones.audio_language_model import messages
 from empathy_judge.models.heads import Prediction
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.scoring import Predictor
+from empathy_judge.scoring.artifact import load_any
+from empathy_judge.scoring.predictor import Predictor
 from empathy_judge.train.run import train
 from lightning.pytorch.callbacks import LambdaCallback
 from peft import LoraConfig, get_peft_model

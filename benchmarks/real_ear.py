@@ -29,7 +29,7 @@ import small_data
 import torch
 import transformers
 from empathy_judge import PairDataset
-from empathy_judge.data_modules.audio import AudioSource, decode
+from empathy_judge.audio.decode import AudioSource, decode
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.models.backbones import load_backbone

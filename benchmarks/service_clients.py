@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import httpx
 import numpy as np
 import soundfile
-from empathy_judge.scorer import Scorer
+from empathy_judge.scoring.scorer import Scorer
 
 RATE = 16_000
 HUGE = 100 * 10**6

@@ -30,19 +30,20 @@ import numpy as np
 import pandas as pd
 import torch
 from empathy_judge import PairDataset
-from empathy_judge.data_modules.errors import AudioError
+from empathy_judge.core.disk_store import DiskStore
+from empathy_judge.core.errors import AudioError
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.writing import write_splits
+from empathy_judge.eval.judges.baselines.probe import ClipReader
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
-from empathy_judge.models.artifact import load_any
-from empathy_judge.models.disk_store import DiskStore
 from empathy_judge.models.head_input import HeadInput
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.probe import ClipReader, OfClips, Probe, Rated, shuffled, standardise
-from empathy_judge.models.scoring import Predictor, placed
+from empathy_judge.models.probe import OfClips, Probe, Rated, shuffled, standardise
 from empathy_judge.models.settings import BuiltHeadInput, HeadInputSettings, JudgeSettings
+from empathy_judge.scoring.artifact import load_any
+from empathy_judge.scoring.predictor import Predictor, placed
 from materials import load_set
 from matplotlib.figure import Figure
 from sklearn.model_selection import GroupKFold

@@ -8,11 +8,11 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..data_modules.errors import UserError, counted, system_errors
-from ..data_modules.folders import CARD_FILE
+from ..core.errors import UserError, counted, system_errors
+from ..core.files import CARD_FILE
+from ..core.option_values import NO_OPTION, AnyNumber, AnyWhole, OutputFolder, Seconds, Seed
+from ..core.written import changing, making, writing
 from ..data_modules.importers import REPEATABLE, Importer
-from ..data_modules.option_values import NO_OPTION, AnyNumber, AnyWhole, OutputFolder, Seconds, Seed
-from ..data_modules.written import changing, making, writing
 from . import DONE, FAILED_CHECKS
 from .options import OneLineParser, add_options, first_given, parser_of, summary_and_more
 from .shared import Printing

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
-from ..data_modules.errors import counted
-from ..data_modules.parallel import available_cores
+from ..core.errors import counted
+from ..core.processes import available_cores
 from . import DONE, FAILED_CHECKS
 from .shared import Printing
 

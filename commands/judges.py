@@ -11,10 +11,10 @@ from dataclasses import KW_ONLY, asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from ..data_modules.errors import AudioError, UserError
-from ..data_modules.option_values import AnyNumber, Port, Processes, Seed, Whole, any_number
-from ..data_modules.parallel import find_launch, say
-from ..data_modules.written import writing
+from ..core.errors import AudioError, UserError
+from ..core.option_values import AnyNumber, Port, Processes, Seed, Whole, any_number
+from ..core.processes import find_launch, say
+from ..core.written import writing
 from ..eval.measurement import Loading, chosen
 from ..serving.settings import Limits, ServiceSettings, host_name, listen, read_token, return_memory
 from . import DONE, FAILED_CHECKS
@@ -24,9 +24,9 @@ from .shared import Printing, open_scorer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..models.assessment import Assessment, Ranked
-    from ..models.three_way import OverNext
-    from ..scorer import Scorer
+    from ..scoring.assessment import Assessment, Ranked
+    from ..scoring.scorer import Scorer
+    from ..scoring.three_way import OverNext
 
 _EXPECTED = "score: expected JUDGE CONTEXT RESPONSE (- for no context), or JUDGE --manifest FILE"
 _SERVING_EXTRA = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
@@ -110,7 +110,7 @@ class Score(Printing, Loading):
         if find_launch().world > 1 or self.engine != "local":
             raise UserError("score: in several processes; expected JUDGE --manifest FILE --out FILE")
         scorer = self._open()
-        from ..batch_scoring.scores import print_scores, windows_in_words
+        from ..scoring.batch.scores import print_scores, windows_in_words
 
         failed, windowed = print_scores(scorer, Path(self.manifest), sys.stdout, self.level, root, self.json)
         if windowed:
@@ -127,8 +127,8 @@ class Score(Printing, Loading):
     def _score_pair(self, context: str, response: str) -> int:
         """Print the scores of a pair."""
         scorer = self._open()
-        from ..models.calibration import DEFAULT_LEVEL
-        from ..models.score_table import flat_scores
+        from ..scoring.calibration import DEFAULT_LEVEL
+        from ..scoring.score_table import flat_scores
 
         level = self.level or DEFAULT_LEVEL
         assessment = scorer.assess(_context(context), response, situation=self.situation, level=level)
@@ -151,8 +151,8 @@ class Score(Printing, Loading):
 
         judge = Path(self.judge)
         require_judge(judge, self.backbone)
-        from ..batch_scoring.job import Job
-        from ..batch_scoring.run import make_engine, score_manifest
+        from ..scoring.batch.job import Job
+        from ..scoring.batch.run import make_engine, score_manifest
 
         settings = {**chosen(self, Loading), "batch_size": self.batch_size}
         # Each worker loads the judge on a device of its own
@@ -381,7 +381,7 @@ class Serve(Limits, Loading):
         require_judge(folder, self.backbone)
         listener = listen(self.host, self.port)
         # Options, extras, judge and port are known to be right: from here on it takes seconds
-        from ..scorer import Scorer
+        from ..scoring.scorer import Scorer
         from ..serving.app import create_app
         from ..serving.records import log_json
         from ..serving.running import run

@@ -8,9 +8,9 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ..data_modules.errors import UserError
-from ..data_modules.option_values import OutputFolder, SplitName, Whole
-from ..data_modules.written import writing
+from ..core.errors import UserError
+from ..core.option_values import OutputFolder, SplitName, Whole
+from ..core.written import writing
 from ..eval.measurement import Asking, Draws, Loading, Measurement, Split, chosen
 from . import DONE, FAILED_CHECKS
 from .options import first_given

@@ -36,8 +36,8 @@ from typing import (
     get_type_hints,
 )
 
-from ..data_modules.errors import UserError, nearest
-from ..data_modules.option_values import NO_OPTION, output_folder
+from ..core.errors import UserError, nearest
+from ..core.option_values import NO_OPTION, output_folder
 
 
 class Command(Protocol):
@@ -71,7 +71,7 @@ class OneLineParser(argparse.ArgumentParser):
         values = vars(self.parse_intermixed_args(words))
         for action in self._actions:
             if action.type is output_folder and action.dest in values and not values.get("dry_run"):
-                from ..data_modules.folders import check_writable
+                from ..core.files import check_writable
 
                 check_writable(values[action.dest])
         return values

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..data_modules.parallel import say
+from ..core.processes import say
 from ..eval.measurement import Asking, Loading, chosen
 from . import DONE
 
 if TYPE_CHECKING:
     from ..eval.frame import Frame
-    from ..scorer import Scorer
+    from ..scoring.scorer import Scorer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ def open_scorer(judge: str, how: Loading, batch_size: int | None = None) -> Scor
     from ..models.hub import require_judge
 
     require_judge(Path(judge), how.backbone)
-    from ..scorer import Scorer
+    from ..scoring.scorer import Scorer
 
     return Scorer.from_pretrained(judge, batch_size=batch_size, **chosen(how, Loading))
 

@@ -8,9 +8,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ..data_modules.errors import UserError
-from ..data_modules.option_values import NO_OPTION, AnyNumber, Dollars, OutputFolder, Whole
-from ..data_modules.written import writing
+from ..core.errors import UserError
+from ..core.option_values import NO_OPTION, AnyNumber, Dollars, OutputFolder, Whole
+from ..core.written import writing
 from ..eval.measurement import Draws, Intervals
 from . import FAILED_CHECKS
 from .options import first_given
@@ -240,7 +240,7 @@ class Leaderboard(Printing):
 
 def _variances(texts: Sequence[str]) -> dict[str, float]:
     """What ``--variance`` says."""
-    from ..data_modules.numerals import parse_number
+    from ..core.numerals import parse_number
     from ..data_modules.tables import set_once
 
     variances: dict[str, float] = {}

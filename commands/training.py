@@ -11,18 +11,18 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ..data_modules.errors import UserError
-from ..data_modules.option_values import Device, OutputFolder, Share, SplitName, Whole
-from ..data_modules.parallel import check_ranks
-from ..data_modules.written import making
+from ..core.errors import UserError
+from ..core.option_values import Device, OutputFolder, Share, SplitName, Whole
+from ..core.processes import check_ranks
+from ..core.written import making
 from ..eval.measurement import Placed, Split
 from . import DONE, FAILED_CHECKS
 from .options import first_given
 from .shared import Data, Printing
 
 if TYPE_CHECKING:
-    from ..models.artifact import LoadedJudge
-    from ..models.export.check import ExportCheck
+    from ..scoring.artifact import LoadedJudge
+    from ..scoring.export.check import ExportCheck
 
 
 @dataclass(frozen=True)
@@ -167,10 +167,10 @@ class Calibrate(Printing, Data, Split, Placed):
             raise UserError(f"{self.judge}: expected a judge folder (with {JUDGE_FILE}) or a run folder")
         require_judge(self.judge, self.backbone)
         from ..data_modules.schema import PairDataset
-        from ..models.artifact import Placement, load_any
-        from ..models.calibration import to_json
-        from ..models.judge_calibration import calibrate_judge, store_calibration
-        from ..models.scoring import SPREAD
+        from ..scoring.artifact import Placement, load_any
+        from ..scoring.calibration import to_json
+        from ..scoring.judge_calibration import calibrate_judge, store_calibration
+        from ..scoring.predictor import SPREAD
 
         placement = Placement(self.backbone, self.quantization, self.device == SPREAD)
         calibration = calibrate_judge(
@@ -243,7 +243,7 @@ class Export(Printing):
         check_judge(source)
         require_judge(source, self.backbone)
         with making(out):
-            from ..models.artifact import Placement, load_any, save_judge
+            from ..scoring.artifact import Placement, load_any, save_judge
 
             loaded = load_any(source, Placement(self.backbone))
             report = None if self.report is None else _read_report(Path(self.report), loaded)
@@ -265,8 +265,8 @@ class Export(Printing):
     def _export_whole(self, loaded: LoadedJudge, report: Mapping[str, Any] | None) -> tuple[ExportCheck, bool]:
         """What became of the scores, and whether the judge was written: not if they changed too much."""
         from ..data_modules.schema import PairDataset
-        from ..models.export.check import rated_set, synthetic_set
-        from ..models.export.write import WEIGHT_FORMS, LossTooLarge, write_whole
+        from ..scoring.export.check import rated_set, synthetic_set
+        from ..scoring.export.write import WEIGHT_FORMS, LossTooLarge, write_whole
 
         if self.check_data is None:
             compared = synthetic_set(loaded)
@@ -318,7 +318,7 @@ class Ensemble(Printing):
             check_judge(path)
             require_judge(path, self.backbone)
         with making(out):
-            from ..models.ensemble import write_ensemble
+            from ..scoring.ensemble import write_ensemble
 
             write_ensemble(paths, out, self.backbone)
         return self.tell({"judge": str(out)}, lambda result: [f"judge: {result['judge']}"])

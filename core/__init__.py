@@ -1,1 +1,1 @@
-"""What everything else stands on."""
+"""What everything else stands on: errors, files, processes, numbers as people write them."""

@@ -22,11 +22,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from .errors import DataError, first_problem, place, shown
+from ..core.errors import DataError, first_problem, place, shown
+from ..core.yaml_files import read_yaml
 from .near_duplicates import NearIdentical, near_identical
 from .schema import Pair, PairDataset
 from .storage import PAIRS_FILE, TAG_PREFIX
-from .yaml_files import read_yaml
 
 SPLIT_FILE = "split.yaml"
 

@@ -20,8 +20,8 @@ import soundfile
 import torch
 from torchaudio import functional
 
-from .audio import AudioSource, Clip, load_clip
-from .encodings import MP3_RATES
+from ..audio.decode import AudioSource, Clip, load_clip
+from ..audio.encodings import MP3_RATES
 from .schema import Pair
 from .settings import Augmentation
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from .errors import bad_value, place
-from .numerals import parse_whole
+from ..core.errors import bad_value, place
+from ..core.numerals import parse_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,13 +15,13 @@ from typing import IO, Annotated
 import numpy as np
 from pydantic import Field
 
-from .audio import AudioSource, load_clip, probe
-from .errors import AudioError, os_reason
-from .folders import kept_file
-from .json_text import parse_json
-from .parallel import map_threads
+from ..audio.decode import AudioSource, load_clip, probe
+from ..audio.stored_clips import StoredClip
+from ..core.errors import AudioError, os_reason
+from ..core.files import kept_file
+from ..core.json_text import parse_json
+from ..core.processes import map_threads
 from .schema import PairDataset
-from .stored_clips import StoredClip
 from .stored_results import StoredResult, read_result, store_result
 
 MEASURED_FILE = ".measured-2.jsonl"

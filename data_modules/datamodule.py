@@ -23,11 +23,11 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from .audio import AudioSource
+from ..audio.decode import AudioSource
+from ..core.errors import DataError
+from ..core.processes import end_with_parent, listen, say
 from .audit import check_splits
 from .clip_measures import clip_seconds
-from .errors import DataError
-from .parallel import end_with_parent, listen, say
 from .ratings import MIN_ITEMS
 from .sampling import (
     WINDOW,

@@ -13,9 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from .errors import AudioError
-from .parallel import available_cores
-from .storage import array_values, open_parquet
+from ..core.errors import AudioError
+from ..core.parquet import open_parquet
+from ..core.processes import available_cores
+from .storage import array_values
 
 Steps = tuple[str | int, ...]
 """Column, then name or index in each structure or list around bytes."""

@@ -27,10 +27,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .audio import AudioSource, decode
+from ..audio.decode import AudioSource, decode
+from ..core.errors import AudioError
+from ..core.processes import map_threads
 from .clip_measures import distinct_clips
-from .errors import AudioError
-from .parallel import map_threads
 from .schema import PairDataset
 from .stored_results import StoredResult, read_result, store_result
 

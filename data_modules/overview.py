@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..core.errors import AudioError
 from .audit import audit_splits, refused_kinds, split_columns
 from .clip_measures import ClipMeasures, measure_clips
-from .errors import AudioError
 from .schema import Pair, PairDataset
 
 SILENT_DBFS = -60.0

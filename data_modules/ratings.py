@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from pydantic import ConfigDict
 
-from .errors import DataError, Locate, locate_in, names_shown, shown
-from .numerals import as_float, parse_number
+from ..core.errors import DataError, Locate, locate_in, names_shown, shown
+from ..core.numerals import as_float, parse_number
 from .steps import STEP_TOLERANCE, on_scale
 
 if TYPE_CHECKING:

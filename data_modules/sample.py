@@ -20,12 +20,12 @@ import pandas as pd
 import soundfile
 import torch
 
-from .audio import audio_hash, resample
-from .espeak import ACCENTS, Tone, Voice, speak
-from .parallel import in_fresh_processes, progress
+from ..audio.decode import audio_hash, resample
+from ..audio.espeak import ACCENTS, Tone, Voice, speak
+from ..core.processes import in_fresh_processes, progress
+from ..core.staging import staged_folder
 from .ratings import RATING_COLUMNS
 from .schema import DatasetCard, Dimension
-from .staging import staged_folder
 from .writing import write_dataset
 
 RATE = 16_000

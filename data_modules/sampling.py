@@ -17,9 +17,9 @@ import pandas as pd
 import torch
 from torch.utils.data import Sampler
 
-from .errors import UserError
+from ..audio.stored_clips import StoredClip
+from ..core.errors import UserError
 from .schema import Pair
-from .stored_clips import StoredClip
 
 WINDOW_BLOCKS = 16
 """Items are shuffled among those of so many blocks. A process keeps as many in memory (`stored_clips`)."""

@@ -21,9 +21,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from .audio import AudioSource
-from .errors import DataError, Locate, TextError, first_problem, place, shown, system_errors
-from .folders import (
+from ..audio.decode import AudioSource
+from ..audio.stored_clips import CONTEXT, RESPONSE, StoredClip, StoredFile
+from ..core.errors import DataError, Locate, TextError, first_problem, place, shown, system_errors
+from ..core.files import (
     CARD_FILE,
     DataPath,
     RemotePath,
@@ -33,30 +34,26 @@ from .folders import (
     resolve_remote,
     stays_inside,
 )
+from ..core.parquet import read_parquet
+from ..core.yaml_files import read_yaml
 from .ratings import NAME, SECONDS, Dimension, check_preferences, check_ratings, is_text
 from .storage import (
-    CONTEXT,
     NAME_COLUMNS,
     PAIRS_FILE,
     PREFERENCES_FILE,
     PREFERENCES_SCHEMA,
     RATINGS_FILE,
     RATINGS_SCHEMA,
-    RESPONSE,
     SPLITS_FILE,
     SPLITS_SCHEMA,
     TEXT_COLUMNS,
     TEXTS,
-    StoredFile,
     Tags,
     column_fault,
     pair_columns,
     pairs_files,
     ratings_schema,
-    read_parquet,
 )
-from .stored_clips import StoredClip
-from .yaml_files import read_yaml
 
 if TYPE_CHECKING:
     import pandas as pd  # takes 0.2 s: not for the help of the importers

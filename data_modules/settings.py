@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from .errors import DataError
+from ..core.errors import DataError
 
 TargetName = Literal["mean", "bias_corrected", "single"]
 Weighting = Literal["equal", "reliability"]

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import yaml
 
+from ..core.errors import DataError, counted, place, shown, system_errors
+from ..core.files import replace_file
 from .audit import (
     COLUMNS,
     SPLIT_FILE,
@@ -25,8 +27,6 @@ from .audit import (
     tag_columns,
     values_of,
 )
-from .errors import DataError, counted, place, shown, system_errors
-from .folders import replace_file
 from .near_duplicates import components, near_identical
 from .ratings import A_NAME, is_name
 from .schema import Pair, PairDataset

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from .errors import UserError
-from .folders import kept_file, replace_text
+from ..core.errors import UserError
+from ..core.files import kept_file, replace_text
 from .schema import PairDataset
 
 

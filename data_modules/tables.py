@@ -21,15 +21,15 @@ from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 
+from ..core.errors import DataError, Locate, UserError, bad_value, counted, names_shown, place, shown, system_errors
+from ..core.files import path_version
+from ..core.json_text import unique_object
+from ..core.numerals import EXACT, as_float, to_number
+from ..core.parquet import parquet_errors
 from .class_labels import described_columns, name_labels
 from .embedded_tables import EmbeddingTable, parquet_tables
-from .errors import DataError, Locate, UserError, bad_value, counted, names_shown, place, shown, system_errors
 from .excel import read_sheet
-from .folders import path_version
-from .json_text import unique_object
-from .numerals import EXACT, as_float, to_number
 from .ratings import A_NAME, LARGEST, SECONDS, Dimension, is_name, is_text
-from .storage import parquet_errors
 
 LONGEST_CELL = 1 << 24
 """Characters of a CSV cell; the default of the module csv is 131,072."""

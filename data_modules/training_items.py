@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from ..core.errors import UserError
 from .augmentation import augment_pair
-from .errors import UserError
 from .ratings import Dimension
 from .sampling import Key
 from .schema import Pair, PairDataset

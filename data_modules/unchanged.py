@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 
-from .errors import DataError, counted, names_shown
-from .folders import file_hash
-from .parallel import map_threads
+from ..core.errors import DataError, counted, names_shown
+from ..core.files import file_hash
+from ..core.processes import map_threads
 from .schema import PairDataset
 from .stored_results import StoredResult, read_results, store_result
 

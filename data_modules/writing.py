@@ -14,20 +14,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from .audio import audio_hash
-from .errors import DataError, Locate, bad_value, locate_in, place, shown
-from .folders import CARD_FILE, DataPath, RemotePath, data_path, replace_file, replace_text, resolve_inside
+from ..audio.decode import audio_hash
+from ..audio.stored_clips import CONTEXT, RESPONSE
+from ..core.errors import DataError, Locate, bad_value, locate_in, place, shown
+from ..core.files import CARD_FILE, DataPath, RemotePath, data_path, replace_file, replace_text, resolve_inside
+from ..core.parquet import open_parquet, parquet_errors  # fmt: skip
 from .ratings import check_preferences, check_ratings
 from .schema import HASHED_COLUMNS, SCHEMA_VERSION, DatasetCard, content_hash, hash_order
-from .storage import (  # fmt: skip
-    CONTEXT,
+from .storage import (
     PAIR_COLUMNS,
     PAIRS_FILE,
     PAIRS_SCHEMA,
     PREFERENCES_FILE,
     PREFERENCES_SCHEMA,
     RATINGS_FILE,
-    RESPONSE,
     SPLITS_FILE,
     SPLITS_SCHEMA,
     TAGS,
@@ -35,11 +35,9 @@ from .storage import (  # fmt: skip
     TEXTS,
     Tags,
     column_fault,
-    open_parquet,
     pairs_files,
-    parquet_errors,
     ratings_schema,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     import pandas as pd  # takes 0.2 s: not for the help of the importers

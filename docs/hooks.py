@@ -48,7 +48,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def delivery_table(of: Literal["clip", "frames"]) -> str:
     """The measures of delivery of a whole clip, or of its short frames, as Markdown."""
-    from empathy_judge.data_modules.functionals import FUNCTIONALS, SPECTRAL
+    from empathy_judge.audio.functionals import FUNCTIONALS, SPECTRAL
 
     rows = [_table_row(name, "", what) for name, what in (FUNCTIONALS if of == "clip" else SPECTRAL).items()]
     return "\n".join(["| measure | what it is |", "|---|---|", *rows])

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..data_modules.errors import UserError
-from ..data_modules.parallel import progress
+from ..core.errors import UserError
+from ..core.processes import progress
 from .frame import Frame, Panel, clusters_by
 from .judge_report import judge_report, with_draws
 from .overall import overall_report

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..data_modules.errors import UserError, names_shown, shown
-from ..models.three_way import PreferenceModel, probabilities
+from ..core.errors import UserError, names_shown, shown
+from ..scoring.three_way import PreferenceModel, probabilities
 from .board_words import sentences_of
 from .report.leaderboard import AgainstBaseline, Board, BoardDifference, BoardSystem, Figure, Measured, Verdict
 from .statistics.significance import ALPHA, holm, significance_clusters

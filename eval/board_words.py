@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..data_modules.errors import counted
+from ..core.errors import counted
 from .rendering import number, percent, ranged
 from .report.leaderboard import Board
 from .system_scores import Answers, Ratings

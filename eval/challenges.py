@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from ..data_modules.errors import DataError, counted
+from ..core.errors import DataError, counted
 from ..data_modules.schema import Pair, PairDataset
 from .checks.pairs import context_keys
 from .evaluate import scored, shared_dimensions

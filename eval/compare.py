@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from ..data_modules.errors import UserError, shown
+from ..core.errors import UserError, shown
 from ..data_modules.schema import PairDataset
 from .dimension_report import response_lengths
 from .evaluate import Results, clusters_of, measure

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from ..data_modules.audio import AudioSource
-from ..data_modules.audio import probe as read_header
-from ..data_modules.errors import AudioError
-from ..data_modules.parallel import map_threads
+from ..audio.decode import AudioSource
+from ..audio.decode import probe as read_header
+from ..core.errors import AudioError
+from ..core.processes import map_threads
 from ..data_modules.ratings import Dimension
 from ..data_modules.schema import Pair, PairDataset
-from ..models.score_table import ABSTAINED
-from ..models.three_way import (
+from ..scoring.score_table import ABSTAINED
+from ..scoring.three_way import (
     MAX_ERRORS,
     PreferenceModel,
     against_one_rater,

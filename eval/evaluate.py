@@ -13,11 +13,11 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 
+from ..core.errors import DataError, UserError, counted, shown
 from ..core.version import __version__
 from ..data_modules.audit import COLUMNS, known_columns, read_column, tag_columns
-from ..data_modules.errors import DataError, UserError, counted, shown
 from ..data_modules.schema import Dimension, Pair, PairDataset
-from ..models.score_table import ABSTAINED, DISTRIBUTION, WINDOWS, levels_text
+from ..scoring.score_table import ABSTAINED, DISTRIBUTION, WINDOWS, levels_text
 from .checks import DEFAULT_CHECKS, Check, choose
 from .dimension_report import (
     MISSING,

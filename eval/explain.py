@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.ndimage import convolve1d
 
-from ..audio_inputs import Audio, clip
-from ..data_modules import prosody
-from ..data_modules.audio import Clip, decode
-from ..data_modules.errors import AudioError, UserError, shown
+from ..audio import prosody
+from ..audio.decode import Clip, decode
+from ..core.errors import AudioError, UserError, shown
 from ..data_modules.schema import Dimension, Pair, Turn, check_situation
-from ..models.scoring import Predictor
-from ..scorer import Scorer
+from ..scoring.audio_inputs import Audio, clip
+from ..scoring.predictor import Predictor
+from ..scoring.scorer import Scorer
 from .checks import voice
 
 WINDOWS = (0.25, 1.0)

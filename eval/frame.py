@@ -17,7 +17,8 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from ..data_modules.errors import DataError, UserError, bad_value, shown
+from ..core.errors import DataError, UserError, bad_value, shown
+from ..core.numerals import EXACT, as_float
 from ..data_modules.layouts import (
     Cell,
     Names,
@@ -27,7 +28,6 @@ from ..data_modules.layouts import (
     score_columns,
     with_numbers,
 )
-from ..data_modules.numerals import EXACT, as_float
 from ..data_modules.rating_words import unknown_words
 from ..data_modules.ratings import A_NAME, LARGEST, RatingTable, is_name
 from ..data_modules.schema import Pair, PairDataset

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from ..data_modules.folders import DataPath
+from ..core.files import DataPath
 from ..data_modules.importers.assemble import SKIPPED_FILE
 from ..data_modules.ratings import Dimension
 from ..data_modules.schema import PairDataset

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
-from ..data_modules.errors import UserError
+from ..core.errors import UserError
 from ..models.hub import is_judge, require_backbone, require_judge
 
 PROVIDERS = ("openai", "gemini", "qwen", "gemini-decision", "systemone", "hume")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from ..core.errors import UserError, names_shown, shown
 from ..core.version import __version__
-from ..data_modules.errors import UserError, names_shown, shown
 from .board import board_of
 from .pages.leaderboard import PAGE_FILE, read_clips, render_board
 from .report.base import SCHEMA_VERSION, read_report

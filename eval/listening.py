@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ..data_modules.errors import counted
+from ..core.errors import counted
 from .checks import CHECKS
 from .rendering import sentences
 from .report.dimension import CheckReport

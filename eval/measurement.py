@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from ..data_modules.option_values import NO_OPTION, Device, Dollars, Resamples, Seed, SplitName
+from ..core.option_values import NO_OPTION, Device, Dollars, Resamples, Seed, SplitName
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 

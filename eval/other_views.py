@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
-from ..data_modules.errors import counted, names_shown
+from ..core.errors import counted, names_shown
 from ..data_modules.overview import Inspection
 from .inspection import InspectionReport
 from .rendering import NONE, dollars, filled_table, number, p_value, percent, ranged, signed

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from ..data_modules.errors import UserError, counted
+from ..core.errors import UserError, counted
 from .frame import Frame, Panel
 from .rendering import percent
 from .report.base import SCHEMA_VERSION

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 
-from ..data_modules.errors import UserError
+from ..core.errors import UserError
 from .frame import Frame
 from .report.others import SystemPlan
 from .statistics.bootstrap import MIN_GROUPS

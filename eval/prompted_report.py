@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..data_modules.errors import counted
+from ..core.errors import counted
 from ..data_modules.ratings import RatingTable
 from ..data_modules.schema import Pair
 from .dimension_report import MISSING, status_counts

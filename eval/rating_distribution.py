@@ -10,7 +10,7 @@ import pandas as pd
 
 from ..data_modules.ratings import Dimension, RatingTable
 from ..data_modules.schema import PairDataset
-from ..models.score_table import DISTRIBUTION
+from ..scoring.score_table import DISTRIBUTION
 from .frame import Judged
 from .report.distribution import LevelReliability, ProperScore, RatingDistribution
 from .statistics.agreement import Statistic

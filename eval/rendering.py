@@ -24,7 +24,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from ..data_modules.errors import counted
+from ..core.errors import counted
 
 if TYPE_CHECKING:
     from .report.leaderboard import Figure

@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 
 from ..core.version import __version__
+from ..core.written import write_files
 from ..data_modules.schema import PairDataset
-from ..data_modules.written import write_files
 from .judges import Judge
 from .rendering import ranged
 from .report.base import Part, Versioned

@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data_modules.audio import Clip, is_clipped, load_clip
-from ..data_modules.errors import AudioError, DataError, UserError, counted, shown
-from ..data_modules.parallel import progress
+from ..audio.decode import Clip, is_clipped, load_clip
+from ..core.errors import AudioError, DataError, UserError, counted, shown
+from ..core.processes import progress
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.unchanged import check_unchanged
-from ..models.assessment import Assessment, Reward, reward_of
 from ..models.backbones.audio_encoders import Whisper
 from ..models.backbones.layers import LayerStatistics
 from ..models.backbones.qwen2_audio import WhisperTowerModel
 from ..models.judge import EmpathyJudge
-from ..scorer import Scorer
+from ..scoring.assessment import Assessment, Reward, reward_of
+from ..scoring.scorer import Scorer
 from .checks import recording, voice
 from .frame import group_of
 from .judges.trained import TrainedJudge

@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
-from ..data_modules.errors import DataError, UserError, counted, names_shown, shown
-from ..data_modules.folders import file_hash
+from ..core.errors import DataError, UserError, counted, names_shown, shown
+from ..core.files import file_hash
 from ..data_modules.ratings import A_NAME, RATING_COLUMNS, is_name
 from ..data_modules.schema import Dimension, PairDataset
 from ..data_modules.tables import SourceTable, read_table
-from ..models.score_table import PAIR_ID
-from ..models.three_way import PreferenceModel
+from ..scoring.score_table import PAIR_ID
+from ..scoring.three_way import PreferenceModel
 
 ScoreFiles = str | Path | Sequence[str | Path] | Mapping[str, str | Path]
 """A file, several, or system -> the file of its responses; a text ``NAME=FILE`` is one of these."""

@@ -13,7 +13,7 @@ from typing import TypeVar
 from rich.table import Table
 from rich.text import Text
 
-from ..data_modules.errors import counted
+from ..core.errors import counted
 from .checks import CHECKS
 from .listening import Listening, listening_sentence
 from .overall import Pair, oriented

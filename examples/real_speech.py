@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from empathy_judge import PairDataset, compare, dataset_from_frames, train
-from empathy_judge.data_modules.errors import DataError, UserError
+from empathy_judge.core.errors import DataError, UserError
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.tables import check_file
 from empathy_judge.eval.judges.baselines.probe import open_probe

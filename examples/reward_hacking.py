@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from datasets import Dataset
 from empathy_judge import EmpathyReward, PairDataset, Scorer, dataset_from_frames, train
-from empathy_judge.data_modules.audio import Clip, load_clip
+from empathy_judge.audio.decode import Clip, load_clip
 from empathy_judge.data_modules.schema import Pair
 from grpo import SETTINGS, policy, read_options
 from matplotlib.figure import Figure

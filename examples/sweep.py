@@ -18,7 +18,7 @@ from typing import Any
 
 import optuna
 from empathy_judge import train
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 
 
 def settings(trial: optuna.Trial) -> dict[str, Any]:

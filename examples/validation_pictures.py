@@ -14,7 +14,7 @@ import argparse
 import lightning as L
 import numpy as np
 from empathy_judge import train
-from empathy_judge.data_modules.audio import decode
+from empathy_judge.audio.decode import decode
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.validation import Validation

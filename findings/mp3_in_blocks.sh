@@ -53,6 +53,6 @@ for mode in ("CONSTANT", "VARIABLE"):
         worst[mode, size] = off.max()
         assert np.abs(forward - whole).max() < 1e-6, "a file that is not seekable differs, too"
 assert max(worst["CONSTANT", size] for size in (1_000, 8_192, 131_072)) < 1e-6, "constant bit rate differs now"
-assert worst["VARIABLE", 8_192] > 0.05, "blocks of variable bit rate are right now: the guard in data_modules/audio.py may go"
+assert worst["VARIABLE", 8_192] > 0.05, "blocks of variable bit rate are right now: the guard in audio/decode.py may go"
 print("as found")
 PYTHON

@@ -32,7 +32,7 @@ try:
     raise SystemExit("the same bytes are read from memory, too")
 except soundfile.LibsndfileError as error:
     print(f"the same bytes in memory: refused ({error.error_string})")
-assert {"au", "snd", "vox"} <= set(read), "text is refused by these names now: the guard in data_modules/audio.py may go"
+assert {"au", "snd", "vox"} <= set(read), "text is refused by these names now: the guard in audio/decode.py may go"
 assert not {"wav", "flac", "dat"} & set(read), "text is read by other names, too"
 print("as found")
 PYTHON

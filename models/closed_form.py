@@ -22,7 +22,7 @@ from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 
-from ..data_modules.errors import counted
+from ..core.errors import counted
 from ..data_modules.folds import even_folds
 from ..data_modules.schema import Dimension
 from .settings import MOST_LANDMARKS

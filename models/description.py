@@ -11,8 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from ..data_modules.errors import UserError, problem_of, shown
-from ..data_modules.json_text import parse_json
+from ..core.errors import UserError, problem_of, shown
+from ..core.json_text import parse_json
 from ..data_modules.schema import Dimension
 from .settings import BuiltSettings, WeightForm
 

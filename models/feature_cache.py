@@ -18,14 +18,14 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from ..data_modules.audio import AudioSource, audio_hash
+from ..audio.decode import AudioSource, audio_hash
+from ..audio.stored_clips import StoredClip
+from ..core.disk_store import DiskStore
 from ..data_modules.schema import Pair
-from ..data_modules.stored_clips import StoredClip
 from .backbones.audio_language_model import AudioLanguageModel
 from .backbones.configuration import in_json
 from .backbones.inputs import Inputs
 from .backbones.layers import capture_outputs, passing_on
-from .disk_store import DiskStore
 from .judge import EmpathyJudge, EncodedClip, EncodedWindow, known_by
 from .lora import part_of
 from .settings import LongClips

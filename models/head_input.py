@@ -98,7 +98,7 @@ class HeadInput(nn.Module):
         audio = 3 * 2 * width if settings.audio == "all_layers" else 0
         signal = np.zeros(0, np.int64)
         if settings.functionals:
-            from ..data_modules.functionals import DELIVERY, FUNCTIONALS  # with tables that most judges do without
+            from ..audio.functionals import DELIVERY, FUNCTIONALS  # with tables that most judges do without
 
             signal = np.tile(np.where(np.arange(len(DELIVERY)) < len(FUNCTIONALS), 2, 3), 3)
         # where each feature is from, before landmarks `(features,)`: 0 = language model, 1 = audio encoder, 2 = pitch,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, pad, softplus
 
-from ..data_modules.errors import UserError
+from ..core.errors import UserError
 from ..data_modules.schema import Dimension
 from .settings import HeadName
 
@@ -36,7 +36,7 @@ class Prediction:
 
     score: Tensor  # rating points inside the scale `(batch, dimensions)`
     # standard deviation around the score in rating points `(batch, dimensions)`, above 0: of the target (a Gaussian
-    # head) or of single ratings (heads over the steps of a scale). It is not calibrated; `models.calibration` turns it
+    # head) or of single ratings (heads over the steps of a scale). It is not calibrated; `scoring.calibration` turns it
     # into a standard error that held on held-out ratings. None where a head has none.
     deviation: Tensor | None = None
     # of each step of the scale, the lowest first `(batch, dimensions, steps)`; of steps that only a longer scale has,

@@ -34,8 +34,8 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import validate_repo_id
 
-from ..data_modules.errors import DataError, UserError
-from ..data_modules.yaml_files import read_yaml
+from ..core.errors import DataError, UserError
+from ..core.yaml_files import read_yaml
 from . import CHECKPOINTS, CONFIG_FILE, JUDGE_FILE, NANO
 
 _NO_LOGIN = "not logged in: set HF_TOKEN or run `hf auth login`"

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data_modules.audio import AudioSource, Clip, audio_hash, decode, resample
-from ..data_modules.errors import TextError
-from ..data_modules.prosody import RATE, voiced_shares
+from ..audio.decode import AudioSource, Clip, audio_hash, decode, resample
+from ..audio.prosody import RATE, voiced_shares
+from ..core.errors import TextError
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.base import Backbone, Checkpoint
@@ -320,7 +320,7 @@ class EmpathyJudge(nn.Module):
                 measures, tokens = None, backbone.audio_tokens(len(samples))
                 real = backbone.real_audio_tokens(len(samples)) if self._pads_clips else tokens
                 if self.settings.head_input.functionals:
-                    from ..data_modules.functionals import delivery  # with tables that most judges do without
+                    from ..audio.functionals import delivery  # with tables that most judges do without
 
                     measures = torch.from_numpy(delivery(resample(samples, rate, RATE))).float()
                 of_clip.append(WindowFacts(tokens, real, weight, measures))

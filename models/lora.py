@@ -13,8 +13,8 @@ from accelerate.utils import has_offloaded_params
 from rich.table import Table
 from torch import Tensor, nn
 
+from ..core.errors import UserError
 from ..core.quiet import quiet_import
-from ..data_modules.errors import UserError
 from .backbones.base import Backbone
 from .backbones.deferred import check_held, finish, seen_as_float32
 from .settings import LoraSettings, PartName

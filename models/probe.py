@@ -6,10 +6,8 @@ backbone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,15 +16,11 @@ from torch import Tensor
 
 from ..data_modules.folds import even_folds
 from ..data_modules.schema import Pair
-from .backbones.inputs import Inputs
 from .closed_form import EXACT, FOLDS, LANDMARKS, WIDTHS, FeatureBatch, Solution, fit
-from .disk_store import DiskStore
 from .heads import Head, Prediction, build_head
 from .judge import EmpathyJudge
-from .scoring import KEPT_BYTES, Predictor
 from .settings import JudgeSettings
 
-_BATCH = 16  # pairs that the backbone reads at once
 _SCALED_BY_BYTES = 200 * 2**20
 """Bytes of clip features that set the scale: those of the first pairs in random order that fit."""
 OfClips = tuple[Tensor | None, Tensor | None]
@@ -172,39 +166,3 @@ def compare_as(judge: EmpathyJudge, solution: Solution, beside: bool = False) ->
 def without_adapters(settings: JudgeSettings) -> JudgeSettings:
     """The settings of the same judge with a frozen backbone."""
     return replace(settings, lora=replace(settings.lora, parts=[], full_parts=[]))
-
-
-class ClipReader:
-    """A `Reader` in one process that encodes each clip once; pairs whose audio cannot be used are left out.
-
-    Of an encoder without a language model no audio states are kept, which take megabytes a second (all layers), but
-    their statistics alone, some kilobytes a clip: a probe reads nothing else, since the fusion is untrained.
-    """
-
-    def __init__(self, judge: EmpathyJudge, store: DiskStore | None = None) -> None:
-        """See `Predictor` for the arguments."""
-        self.judge = judge
-        statistics = judge.backbone.untrained_states
-        kept = math.inf if statistics else KEPT_BYTES
-        self._encoder = Predictor(judge, _BATCH, store, kept_bytes=kept, statistics_alone=statistics)
-
-    def inputs(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], Inputs]]:
-        """Pairs whose audio can be used, in batches, and what the judge reads of them, on its device."""
-        for start in range(0, len(pairs), _BATCH):
-            batch = pairs[start : start + _BATCH]
-            clips = dict.fromkeys(chain.from_iterable(pair.clips for pair in batch))
-            states, _, failed = self._encoder.encode(clips)
-            usable = [pair for pair in batch if failed.keys().isdisjoint(pair.clips)]
-            if usable:
-                yield usable, self.judge.build_inputs(usable, states).to(self.judge.device)
-
-    @torch.inference_mode()
-    def clip_features(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
-        for _, inputs in self.inputs(pairs):
-            layers, functionals = self.judge.clip_features(inputs)
-            yield None if layers is None else layers.cpu(), None if functionals is None else functionals.cpu()
-
-    @torch.inference_mode()
-    def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
-        for usable, inputs in self.inputs(pairs):
-            yield usable, self.judge.pooled(inputs, untrained=False).cpu().double().numpy()

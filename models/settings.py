@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..data_modules.errors import UserError
+from ..core.errors import UserError
 from . import NANO
 
 Attention = Literal["eager", "sdpa", "flash_attention_2"]

@@ -16,8 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..data_modules.errors import UserError, shown
-from ..data_modules.folders import file_hash
+from ..core.errors import UserError, shown
+from ..core.files import file_hash
 from . import JUDGE_FILE
 from .backbones.deferred import weight_of
 from .description import BACKBONE, read_json, scales_text

@@ -16,11 +16,11 @@ from markupsafe import Markup
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
+from ..core.errors import AudioError, TextError, UserError
 from ..core.version import __version__
-from ..data_modules.errors import AudioError, TextError, UserError
 from ..eval.rendering import STYLE, render
-from ..models.assessment import Assessment, Scale, in_order, reward_of
-from ..scorer import Scorer
+from ..scoring.assessment import Assessment, Scale, in_order, reward_of
+from ..scoring.scorer import Scorer
 from . import schemas
 from .forms import RankForm, RewardForm, ScoreForm, request_body
 from .origins import OriginCheck

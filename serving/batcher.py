@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from ..data_modules.errors import AudioError
+from ..core.errors import AudioError
 from ..data_modules.schema import Pair
-from ..models.assessment import Assessment
-from ..models.scoring import lost_device
-from ..scorer import Scorer
+from ..scoring.assessment import Assessment
+from ..scoring.predictor import lost_device
+from ..scoring.scorer import Scorer
 
 LONG_TEXT = 1_000
 """Bytes of a situation that are as much work as one more window, and beyond which a pair is scored alone: others would
@@ -37,7 +37,7 @@ class QueuedPair:
     level: float  # of its intervals
     work: int = 1  # see `work_of`
     seconds: float = 0.0  # of audio that is read; a clip is read again for each window of the other clips
-    clipped: bool = False  # its response is (`data_modules.audio.is_clipped`)
+    clipped: bool = False  # its response is (`audio.decode.is_clipped`)
     # its assessment, or what is wrong with its audio; cancelled = nobody wants it any more
     future: Future[Assessment | AudioError] = field(default_factory=Future)
     entered: float = field(default_factory=time.monotonic)  # when it began to wait (`time.monotonic`)

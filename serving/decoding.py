@@ -24,8 +24,8 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from ..data_modules.audio import Clip, decode, is_clipped, load_clip, probe
-from ..data_modules.errors import AudioError
+from ..audio.decode import Clip, decode, is_clipped, load_clip, probe
+from ..core.errors import AudioError
 
 MAX_CHANNELS = 8
 """Most channels that are accepted; a few kilobytes of Vorbis may claim 255."""

@@ -18,9 +18,9 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from ..data_modules.numerals import parse_number
-from ..models.calibration import DEFAULT_LEVEL, LEVELS
-from ..models.three_way import MAX_ERRORS
+from ..core.numerals import parse_number
+from ..scoring.calibration import DEFAULT_LEVEL, LEVELS
+from ..scoring.three_way import MAX_ERRORS
 from .schemas import ClientGone, Code, Problem
 from .settings import MAX_RESPONSES, MAX_SITUATION, MAX_TURNS, Limits
 

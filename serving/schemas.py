@@ -9,8 +9,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 
-from ..models.assessment import Caution, Scale, Score
-from ..models.three_way import OverNext
+from ..scoring.assessment import Caution, Scale, Score
+from ..scoring.three_way import OverNext
 
 Code = Literal[
     "bad_request", "unauthorized", "other_origin", "not_found", "method_not_allowed", "body_timeout", "too_large",

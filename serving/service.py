@@ -17,14 +17,14 @@ from typing import Any, Generic, NamedTuple
 import numpy as np
 from fastapi import FastAPI, Request
 
-from ..audio_inputs import make_pair
-from ..data_modules.audio import AudioSource, Clip
-from ..data_modules.errors import AudioError, UserError
-from ..data_modules.parallel import in_daemon_thread
+from ..audio.decode import AudioSource, Clip
+from ..core.errors import AudioError, UserError
+from ..core.processes import in_daemon_thread
 from ..data_modules.schema import Pair, Turn
-from ..models.assessment import Assessment
-from ..models.calibration import DEFAULT_LEVEL
-from ..scorer import Scorer
+from ..scoring.assessment import Assessment
+from ..scoring.audio_inputs import make_pair
+from ..scoring.calibration import DEFAULT_LEVEL
+from ..scoring.scorer import Scorer
 from .batcher import Batcher, Full, QueuedPair, work_of
 from .decoding import Decoders
 from .forms import Form, FormT, IntervalForm, RankForm, RewardForm, check_head, receive, too_large

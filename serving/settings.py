@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from ..data_modules.errors import UserError
-from ..data_modules.numerals import parse_number, parse_whole
-from ..data_modules.option_values import number_between
+from ..core.errors import UserError
+from ..core.numerals import parse_number, parse_whole
+from ..core.option_values import number_between
 
 TOKEN_VARIABLE = "EMPATHY_JUDGE_TOKEN"
 """Environment variable that holds the token."""
@@ -80,7 +80,7 @@ class Limits:
     kept_bytes: Annotated[int, _whole(1, 10**12)] = 128 * 2**20
     drain_seconds: Annotated[float, _seconds(0)] = 2.0
     grace_seconds: _Duration = 25.0
-    # The shortest clip that the package accepts lasts 0.05 s (`data_modules.audio.MIN_SECONDS`)
+    # The shortest clip that the package accepts lasts 0.05 s (`audio.decode.MIN_SECONDS`)
     max_seconds: Annotated[float, _seconds(0.05)] | None = None
 
 

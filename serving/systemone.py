@@ -16,10 +16,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from starlette.requests import Request
 
-from ..data_modules.errors import counted, shown
-from ..data_modules.json_text import parse_json
+from ..core.errors import counted, shown
+from ..core.json_text import parse_json
 from ..data_modules.schema import Dimension
-from ..models.assessment import Assessment
+from ..scoring.assessment import Assessment
 from .forms import IntervalForm, body_of
 from .schemas import Code, Problem, ScoreAnswer
 from .settings import MAX_TURNS, Limits

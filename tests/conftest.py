@@ -216,7 +216,7 @@ def make_judge(backbone_folder) -> Callable[..., EmpathyJudge]:
 @pytest.fixture(scope="session")
 def judge_folder(make_judge, tmp_path_factory) -> Path:
     """A judge on disk. Tests that change it copy it first."""
-    from .models.conftest import saved
+    from .scoring.conftest import saved
 
     return saved(make_judge(), tmp_path_factory.mktemp("artifact") / "judge")
 
@@ -224,7 +224,7 @@ def judge_folder(make_judge, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def scorer(judge_folder):
     """`judge_folder` as a call."""
-    from empathy_judge.scorer import Scorer
+    from empathy_judge.scoring.scorer import Scorer
 
     return Scorer.from_pretrained(judge_folder, device="cpu")
 

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 from empathy_judge import Scorer
-from empathy_judge.audio_inputs import make_pair
 from empathy_judge.cli import main
-from empathy_judge.data_modules.errors import AudioError, UserError
+from empathy_judge.core.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.judges.trained import TrainedJudge
 from empathy_judge.eval.measurement import Loading
-from empathy_judge.models.artifact import load_any
-from empathy_judge.models.calibration import from_json
 from empathy_judge.models.description import read_json
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.judge_calibration import calibrate_judge
-from empathy_judge.models.scoring import Predictor
+from empathy_judge.scoring.artifact import load_any
+from empathy_judge.scoring.audio_inputs import make_pair
+from empathy_judge.scoring.calibration import from_json
+from empathy_judge.scoring.judge_calibration import calibrate_judge
+from empathy_judge.scoring.predictor import Predictor
 from empathy_judge.train.run import train
 
 from .conftest import failed, output_of

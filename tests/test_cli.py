@@ -180,7 +180,7 @@ def test_what_no_part_expected_is_one_line_too(error, code, line, capfd, monkeyp
     assert ("Traceback" in capfd.readouterr().err) == (line is not None)
 
 
-@pytest.mark.parametrize("moment", ["typing", "shlex", "empathy_judge.commands", "empathy_judge.data_modules.parallel"])
+@pytest.mark.parametrize("moment", ["typing", "shlex", "empathy_judge.commands", "empathy_judge.core.processes"])
 def test_ctrl_c_while_the_program_itself_is_imported(moment):
     program = (
         "import signal, sys\n"

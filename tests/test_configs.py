@@ -12,7 +12,7 @@ from pathlib import Path
 import empathy_judge
 import pytest
 import yaml
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.models.backbones import FAMILIES
 from empathy_judge.train.memory import CUDA_CONTEXT, GIB, step_memory
 from empathy_judge.train.ranges import RANGES

@@ -28,7 +28,7 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.report.base import read_report
 from empathy_judge.eval.report.dataset import Report
 from empathy_judge.eval.views import evaluation_views
-from empathy_judge.models import three_way
+from empathy_judge.scoring import three_way
 from rich.table import Table
 
 from .conftest import failed

@@ -17,9 +17,9 @@ import pytest
 import soundfile
 import torch
 import yaml
+from empathy_judge.audio.decode import Clip
 from empathy_judge.cli import COMMANDS, main, options_of
 from empathy_judge.data_modules import importers
-from empathy_judge.data_modules.audio import Clip
 from empathy_judge.data_modules.schema import PairDataset
 
 from .conftest import loaded

@@ -7,9 +7,9 @@ import io
 import numpy as np
 import pytest
 import soundfile
-from empathy_judge.audio_inputs import clip
-from empathy_judge.data_modules.audio import Clip, load_clip
-from empathy_judge.data_modules.errors import AudioError
+from empathy_judge.audio.decode import Clip, load_clip
+from empathy_judge.core.errors import AudioError
+from empathy_judge.scoring.audio_inputs import clip
 
 SAMPLES = np.random.default_rng(0).normal(0, 0.1, 1_600).astype(np.float32)
 

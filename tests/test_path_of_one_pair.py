@@ -72,9 +72,9 @@ def test_from_score_to_the_network(judge_folder, dataset_folder, watch, capsys):
 
 
 def test_from_a_worker_to_the_network(judge_folder, dataset_folder, tmp_path, watch):
-    from empathy_judge.batch_scoring.job import Job, Parts
-    from empathy_judge.batch_scoring.workers import Worker
-    from empathy_judge.scorer import Scorer
+    from empathy_judge.scoring.batch.job import Job, Parts
+    from empathy_judge.scoring.batch.workers import Worker
+    from empathy_judge.scoring.scorer import Scorer
 
     manifest = dataset_folder / "one.csv"
     manifest.write_text("response_audio\np00.wav\n")
@@ -88,7 +88,7 @@ def test_from_a_worker_to_the_network(judge_folder, dataset_folder, tmp_path, wa
 
 
 def test_from_a_request_to_the_network(judge_folder, dataset_folder, watch):
-    from empathy_judge.scorer import Scorer
+    from empathy_judge.scoring.scorer import Scorer
 
     from .serving.services import in_process
 

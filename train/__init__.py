@@ -7,7 +7,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ..data_modules.parallel import check_ranks
+from ..core.processes import check_ranks
 
 
 class _Package(ModuleType):

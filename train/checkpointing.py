@@ -18,9 +18,9 @@ from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins import CheckpointIO
 
-from ..data_modules.errors import ASKED_TO_STOP, UserError
-from ..data_modules.folders import replace_file
-from ..data_modules.parallel import listen, restore, say
+from ..core.errors import ASKED_TO_STOP, UserError
+from ..core.files import replace_file
+from ..core.processes import listen, restore, say
 from ..data_modules.sampling import Position
 from ..models import LAST
 from ..models.weight_files import read_checkpoint

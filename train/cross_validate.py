@@ -18,18 +18,18 @@ import numpy as np
 from jsonargparse import Namespace
 from lightning.pytorch.callbacks import Callback
 
+from ..core.errors import UserError, counted
+from ..core.processes import say
+from ..core.written import write_files
 from ..data_modules.datamodule import RunPairs
-from ..data_modules.errors import UserError, counted
 from ..data_modules.folds import even_folds
-from ..data_modules.parallel import say
 from ..data_modules.schema import Pair, PairDataset
-from ..data_modules.written import write_files
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE
-from ..models.artifact import read_settings
 from ..models.closed_form import EXACT, LANDMARKS
-from ..models.ensemble import write_ensemble
 from ..models.heads import Prediction
 from ..models.weight_files import read_checkpoint
+from ..scoring.artifact import read_settings
+from ..scoring.ensemble import write_ensemble
 from .features import temporary_folder
 from .left_out import AllPairs, can_decide, is_ahead, print_agreement, read_scores, score_pairs, write_scores
 from .lora import refit_lora, train_lora

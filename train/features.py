@@ -15,14 +15,14 @@ from filelock import FileLock, Timeout
 from torch import distributed as dist
 from torch import nn
 
-from ..data_modules.audio import AudioSource
-from ..data_modules.errors import ASKED_TO_STOP, UserError
-from ..data_modules.parallel import progress
+from ..audio.decode import AudioSource
+from ..core.disk_store import DiskStore
+from ..core.errors import ASKED_TO_STOP, UserError
+from ..core.processes import progress
 from ..data_modules.schema import Pair
 from ..models.backbones.audio_language_model import AudioLanguageModel
 from ..models.backbones.base import Backbone
 from ..models.backbones.inputs import Inputs
-from ..models.disk_store import DiskStore
 from ..models.feature_cache import ClipStates, PairStates
 from ..models.judge import EmpathyJudge
 from ..models.settings import JudgeSettings

@@ -13,9 +13,10 @@ import pandas as pd
 import torch
 from rich.table import Table
 
-from ..data_modules.errors import AudioError, UserError, counted
-from ..data_modules.folders import replace_file
-from ..data_modules.parallel import say
+from ..core.disk_store import DiskStore
+from ..core.errors import AudioError, UserError, counted
+from ..core.files import replace_file
+from ..core.processes import say
 from ..data_modules.schema import Dimension, Pair, PairDataset
 from ..data_modules.splits import kept_together
 from ..data_modules.unchanged import check_unchanged
@@ -23,10 +24,9 @@ from ..eval.judges import OK
 from ..eval.judges.scores_file import ScoresFile
 from ..eval.statistics.agreement import spearman
 from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
-from ..models.artifact import load_any
-from ..models.disk_store import DiskStore
 from ..models.heads import Prediction
-from ..models.scoring import Predictor, placed
+from ..scoring.artifact import load_any
+from ..scoring.predictor import Predictor, placed
 from .run_folder import LORA, PROBE
 from .settings import Recipe
 from .validation import lead_interval

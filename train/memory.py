@@ -19,8 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from ..data_modules.audio import Clip
-from ..data_modules.errors import UserError, counted
+from ..audio.decode import Clip
+from ..core.errors import UserError, counted
 from ..data_modules.schema import Dimension, Pair, Turn
 from ..models.backbones.inputs import Clips, Inputs
 from ..models.backbones.layers import recompute_activations

@@ -21,18 +21,18 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from ..core.errors import UserError
+from ..core.processes import say
 from ..data_modules.datamodule import SHARES, PairDataModule
-from ..data_modules.errors import UserError
-from ..data_modules.parallel import say
 from ..data_modules.splits import kept_together
-from ..models.artifact import describe
 from ..models.backbones.layers import compile_layers
 from ..models.description import Provenance
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
 from ..models.lora import FUSION, weights_of
-from ..models.scoring import ran_out_of_memory
 from ..models.weight_files import check_keys, fingerprints
+from ..scoring.artifact import describe
+from ..scoring.predictor import ran_out_of_memory
 from .collate import Batch, Collate, gather
 from .objective import Objective, RaterEmbedding
 from .run_folder import check_continues

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..data_modules.errors import UserError
+from ..core.errors import UserError
 from ..data_modules.schema import Dimension
 from ..data_modules.training_items import directions
 from ..models.backbones.inputs import Movable

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import lightning as L
 
+from ..core.disk_store import DiskStore
+from ..core.errors import UserError, counted
+from ..core.processes import say
 from ..data_modules.datamodule import PairDataModule
-from ..data_modules.errors import UserError, counted
-from ..data_modules.parallel import say
 from ..data_modules.schema import PairDataset
 from ..data_modules.targets import MAX_STEPS
 from ..models.backbones.layers import recompute_activations
-from ..models.disk_store import DiskStore
 from ..models.judge import EmpathyJudge
 from ..models.lora import check_trainable, count_parameters, parameter_table
 from ..models.settings import BuiltSettings

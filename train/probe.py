@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
+from ..core.errors import UserError
 from ..data_modules.datamodule import PairDataModule, RunPairs
-from ..data_modules.errors import UserError
 from ..data_modules.schema import PairDataset
 from ..models import BEST, CHECKPOINTS
 from ..models.closed_form import Solution

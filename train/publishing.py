@@ -10,19 +10,19 @@ from typing import Any
 
 import lightning as L
 
-from ..data_modules.audio import AudioSource
+from ..audio.decode import AudioSource
+from ..audio.prosody import ClipFacts, clip_facts
+from ..core.errors import UserError
+from ..core.processes import say
 from ..data_modules.datamodule import PairDataModule
-from ..data_modules.errors import UserError
-from ..data_modules.parallel import say
-from ..data_modules.prosody import ClipFacts, clip_facts
 from ..data_modules.schema import Pair
 from ..models import BEST, CHECKPOINTS
 from ..models.description import start_in_words
 from ..models.heads import Prediction
 from ..models.judge import EmpathyJudge
-from ..models.judge_calibration import fit_calibration, store_calibration
-from ..models.scoring import ScoredPair
 from ..models.weight_files import hash_of, read_checkpoint
+from ..scoring.judge_calibration import fit_calibration, store_calibration
+from ..scoring.predictor import ScoredPair
 from .features import all_gather_object, barrier, rank_and_world_size
 from .module import JudgeModule
 from .run_folder import is_global_zero

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from jsonargparse import Namespace
 
-from ..data_modules.errors import UserError, shown
-from ..data_modules.numerals import is_plain
-from ..data_modules.parallel import available_cores
-from ..data_modules.yaml_files import ODD_NUMBER
+from ..core.errors import UserError, shown
+from ..core.numerals import is_plain
+from ..core.processes import available_cores
+from ..core.yaml_files import ODD_NUMBER
 from ..models import NANO
 from ..models.settings import LoraSettings
 from .settings import LossWeights

@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 
-from ..data_modules.errors import UserError, nearest, shown
-from ..data_modules.numerals import is_plain
-from ..data_modules.yaml_files import ODD_NUMBER, check_yaml, read_yaml
+from ..core.errors import UserError, nearest, shown
+from ..core.numerals import is_plain
+from ..core.yaml_files import ODD_NUMBER, check_yaml, read_yaml
 from .ranges import check_ranges, is_not_finite, out_of_range
 from .settings import Recipe, find_recipe, nested
 

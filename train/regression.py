@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import distributed as dist
 
+from ..core.processes import say
 from ..data_modules.datamodule import PairDataModule
-from ..data_modules.parallel import say
 from ..data_modules.schema import Pair
 from ..data_modules.splits import kept_together
 from ..data_modules.training_items import directions

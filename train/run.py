@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.callbacks import Callback
 
-from ..data_modules.errors import AudioError
-from ..data_modules.folders import RemotePath
+from ..core.errors import AudioError
+from ..core.files import RemotePath
 from ..data_modules.schema import PairDataset
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS
 from ..models.weight_files import read_checkpoint
@@ -25,7 +25,7 @@ from .strategies import check_accelerator, refused_by_lightning
 
 if TYPE_CHECKING:
     from ..eval.report.dataset import Report
-    from ..scorer import Scorer
+    from ..scoring.scorer import Scorer
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Run:
 
     def scorer(self, **options: Any) -> Scorer:
         """The trained judge, ready to score; options as for `Scorer.from_pretrained`, such as `device`."""
-        from ..scorer import Scorer
+        from ..scoring.scorer import Scorer
 
         return Scorer.from_pretrained(self.folder, **options)
 
@@ -58,7 +58,7 @@ class Run:
         Raises:
             UserError: If the folder is not empty, or the run is damaged.
         """
-        from ..models.artifact import load_any, save_judge
+        from ..scoring.artifact import load_any, save_judge
 
         loaded = load_any(self.folder)
         save_judge(loaded, Path(folder), None if report is None else report.as_json())

@@ -14,15 +14,15 @@ import lightning as L
 import yaml
 from lightning.pytorch.utilities import rank_zero_only
 
+from ..core.errors import UserError, disk_error
+from ..core.files import CARD_FILE
+from ..core.locks import locked
+from ..core.processes import say
 from ..core.quiet import silence_libraries
-from ..data_modules.errors import UserError, disk_error
-from ..data_modules.folders import CARD_FILE
-from ..data_modules.locks import locked
-from ..data_modules.parallel import say
+from ..core.written import check_replaceable, write_files
+from ..core.yaml_files import read_yaml
 from ..data_modules.sampling import Position
 from ..data_modules.settings import DataSettings
-from ..data_modules.written import check_replaceable, write_files
-from ..data_modules.yaml_files import read_yaml
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE, JUDGE_FILE, LAST
 from ..models.description import parse
 from ..models.settings import BuiltSettings

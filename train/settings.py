@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ..data_modules.errors import UserError, nearest
+from ..core.errors import UserError, nearest
+from ..core.yaml_files import read_yaml
 from ..data_modules.settings import DataSettings
-from ..data_modules.yaml_files import read_yaml
 from ..models.settings import JudgeSettings
 
 CONFIGS = Path(__file__).parents[1] / "configs"

@@ -24,8 +24,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.export import register_dataclass
 from torch.optim import Optimizer
 
-from ..data_modules.errors import UserError, raised_in
-from ..data_modules.parallel import say
+from ..core.errors import UserError, raised_in
+from ..core.processes import say
 from ..models import NANO
 from ..models.backbones.deferred import finish
 from ..models.heads import Prediction

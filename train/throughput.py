@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ..data_modules.parallel import ProgressBar, duration, say
+from ..core.processes import ProgressBar, duration, say
 from .collate import Batch
 
 _STATUS = Path("/proc/self/status")

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback, LearningRateMonitor, TQDMProgr
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from rich.console import Console
 
-from ..data_modules.errors import UserError
+from ..core.errors import UserError
 from ..models import CHECKPOINTS
 from .checkpointing import AtomicCheckpoints, EarlyStopping, ModelCheckpoint, PreemptionCheckpoints
 from .module import MONITOR, CompileLayers, FillCache

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
-from ..errors import UserError, shown
+from ...core.errors import UserError, shown
 
 if TYPE_CHECKING:
     from .assemble import Imported

@@ -15,26 +15,24 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from ...audio.stored_clips import CONTEXT, RESPONSE, StoredClip
+from ...core.errors import AudioError, DataError, UserError, counted, shown
+from ...core.files import path_version
+from ...core.processes import map_threads
+from ...core.staging import staged_folder
 from ..embedded_tables import EmbeddedClip
-from ..errors import AudioError, DataError, UserError, counted, shown
-from ..folders import path_version
-from ..parallel import map_threads
 from ..ratings import PREFERENCE_COLUMNS, RATING_COLUMNS, check_preferences, check_ratings
 from ..schema import SCHEMA_VERSION, DatasetCard, PairDataset, hash_order
-from ..staging import staged_folder
 from ..storage import (
-    CONTEXT,
     PAIR_COLUMNS,
     PAIRS_FILE,
     PREFERENCES_FILE,
     RATINGS_FILE,
-    RESPONSE,
     SHARD_FOLDER,
     TAGS,
     ratings_schema,
     shard_name,
 )
-from ..stored_clips import StoredClip
 from ..writing import SHARD_ROWS, checked_pairs, complete_dataset, hashed_rows, sorted_tags, write_pairs
 from .clips import CheckedClip, ClipCell, Content, check_clips, read_clip
 

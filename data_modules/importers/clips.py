@@ -10,13 +10,13 @@ from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from ..audio import load_clip
+from ...audio.decode import load_clip
+from ...audio.stored_clips import StoredClip
+from ...core.errors import AudioError, DataError, os_reason, shown
+from ...core.files import replace_file, resolve_inside
+from ...core.processes import map_threads
+from ...core.staging import STAGE_NOTES
 from ..embedded_tables import EmbeddedClip
-from ..errors import AudioError, DataError, os_reason, shown
-from ..folders import replace_file, resolve_inside
-from ..parallel import map_threads
-from ..staging import STAGE_NOTES
-from ..stored_clips import StoredClip
 from ..tables import TableRow
 
 AUDIO_FOLDER = "audio"

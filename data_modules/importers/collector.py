@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..audio import audio_hash
-from ..errors import AudioError, DataError, bad_value, shown
-from ..numerals import as_float
+from ...audio.decode import audio_hash
+from ...core.errors import AudioError, DataError, bad_value, shown
+from ...core.numerals import as_float
 from ..ratings import A_NAME, PREFERENCE_COLUMNS, RATING_COLUMNS, Dimension, is_name
 from ..schema import DatasetCard
 from ..steps import on_scale

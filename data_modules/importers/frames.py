@@ -17,14 +17,14 @@ import pandas as pd
 import pyarrow as pa
 from scipy.io import wavfile
 
-from ..audio import AudioSource, Clip, load_clip, probe
-from ..errors import AudioError, DataError, UserError, names_shown, shown
+from ...audio.decode import AudioSource, Clip, load_clip, probe
+from ...audio.samples import clip_of, decoded
+from ...audio.stored_clips import CONTEXT, RESPONSE, StoredClip
+from ...core.errors import AudioError, DataError, UserError, names_shown, shown
+from ...core.spellings import spelling_hint
 from ..ratings import SECONDS, Dimension, parse_dimension
-from ..samples import clip_of, decoded
 from ..schema import Pair, PairDataset
-from ..spellings import spelling_hint
-from ..storage import CONTEXT, NAME_COLUMNS, RESPONSE, TAGS, TEXT_COLUMNS
-from ..stored_clips import StoredClip
+from ..storage import NAME_COLUMNS, TAGS, TEXT_COLUMNS
 from ..tables import SourceTable, TableMapping, check_header
 from .assemble import assemble
 from .clips import ClipCell, Content, path_or_bytes, read_clip

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ...core.errors import DataError, UserError, bad_value, shown
+from ...core.files import path_version
 from ..class_labels import has_labels
 from ..embedded_tables import EmbeddingTable, Tables, parquet_tables
-from ..errors import DataError, UserError, bad_value, shown
-from ..folders import path_version
 from ..layouts import read_rating_tables
 from ..tables import SourceTable, read_csv, read_parts
 from . import REPEATABLE, table

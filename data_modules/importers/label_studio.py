@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote
 
-from ..errors import AudioError, DataError, UserError, bad_value, counted, shown
-from ..numerals import to_number
+from ...core.errors import AudioError, DataError, UserError, bad_value, counted, shown
+from ...core.numerals import to_number
 from ..ratings import RATING_COLUMNS, SECONDS, check_ratings, is_name, parse_dimension
 from ..schema import DatasetCard
 from ..storage import NAME_COLUMNS, PAIR_COLUMNS, TAG_PREFIX, TAGS, TEXT_COLUMNS

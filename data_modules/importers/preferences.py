@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import DataError, UserError, bad_value, shown
-from ..numerals import to_number
+from ...core.errors import DataError, UserError, bad_value, shown
+from ...core.numerals import to_number
 from ..ratings import Dimension, is_name, is_text
 from ..schema import DatasetCard
 from ..tables import SourceTable, TableMapping, TableRow, full_mapping

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from ...audio.stored_clips import CONTEXT, RESPONSE
+from ...core.errors import AudioError, DataError, bad_value
 from ..embedded_tables import EmbeddedClip
-from ..errors import AudioError, DataError, bad_value
-from ..storage import CONTEXT, RESPONSE, TAG_PREFIX, TAGS
+from ..storage import TAG_PREFIX, TAGS
 from ..tables import SourceTable, plain_text
 from .clips import ClipCell
 

@@ -47,9 +47,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DataError, UserError, counted, shown
+from ...core.errors import DataError, UserError, counted, shown
+from ...core.numerals import to_number
 from ..layouts import Cell, Names, column_names, read_rating_tables, score_cells, score_columns, with_numbers
-from ..numerals import to_number
 from ..rating_words import parse_choices, unknown_words
 from ..ratings import RATING_COLUMNS, SECONDS, check_ratings, parse_dimension
 from ..schema import DatasetCard

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...data_modules.errors import DataError, shown
+from ...core.errors import DataError, shown
 from ...data_modules.schema import Pair
 from ..report.dimension import Expects
 from . import pairs, recording, voice

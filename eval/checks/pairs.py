@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ...data_modules.audio import AudioSource, Clip, audio_hash, probe
-from ...data_modules.errors import AudioError
+from ...audio.decode import AudioSource, Clip, audio_hash, probe
+from ...core.errors import AudioError
 from ...data_modules.schema import Pair, Turn
 from ..frame import group_of
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ...data_modules.audio import AudioSource, Clip, audio_hash, load_clip
-from ...data_modules.errors import AudioError
-from ...data_modules.parallel import map_threads
+from ...audio.decode import AudioSource, Clip, audio_hash, load_clip
+from ...core.errors import AudioError
+from ...core.processes import map_threads
 from ...data_modules.schema import Pair, Turn
 from ...data_modules.settings import Augmentation
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...data_modules import prosody
-from ...data_modules.audio import Clip, decode, resample
+from ...audio import prosody
+from ...audio.decode import Clip, decode, resample
 
 LEVEL = -26.0
 """dB relative to full scale; level of flattened clips wherever there is speech."""
@@ -29,7 +29,7 @@ SPEAKER = 106
 _SMOOTH_FRAMES = 6.0
 _STRETCH_WINDOW = 0.046  # s
 RATE = 16_000
-"""Hz; the rate of `data_modules.prosody`, whose tracks are used."""
+"""Hz; the rate of `audio.prosody`, whose tracks are used."""
 FRAME, HOP = 512, 128
 """Samples of an analysis window (32 ms: two periods of the lowest pitch), and between windows."""
 _SIZE = 2 * FRAME  # of the transforms: room for the response of the filter

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from ...data_modules.schema import Pair
-from ...models.calibration import LEVELS
-from ...models.score_table import DISTRIBUTION, OK, SCORE_COLUMNS, are_shares
+from ...scoring.calibration import LEVELS
+from ...scoring.score_table import DISTRIBUTION, OK, SCORE_COLUMNS, are_shares
 
 INTERVAL_COLUMNS = {level: (f"low_{100 * level:g}", f"high_{100 * level:g}") for level in LEVELS}
 """Level -> columns with the ends of an interval that should contain this share of the mean ratings, for judges that

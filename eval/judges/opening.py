@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...data_modules.errors import UserError
+from ...core.errors import UserError
 from ...data_modules.schema import Pair, PairDataset
 from ...data_modules.unchanged import check_unchanged
-from ...models.scoring import check_scales
-from ...scorer import Scorer
+from ...scoring.predictor import check_scales
+from ...scoring.scorer import Scorer
 from ..checks import Check, choose
 from ..judge_names import BASELINES, HUMAN, PROBE, SCORES, is_prompted, require_judges
 from ..measurement import Asking

@@ -11,10 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from ...data_modules.errors import DataError, counted, names_shown, shown
+from ...core.errors import DataError, counted, names_shown, shown
 from ...data_modules.schema import Pair
 from ...data_modules.tables import TableRow, read_table
-from ...models.score_table import OK, PAIR_ID, STATUS, are_shares, long_cells
+from ...scoring.score_table import OK, PAIR_ID, STATUS, are_shares, long_cells
 from ..results import ITEMS_FILE, REPORT_FILE
 from . import given_scores
 

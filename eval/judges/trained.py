@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...data_modules.errors import AudioError
-from ...data_modules.parallel import progress
+from ...core.disk_store import DiskStore
+from ...core.errors import AudioError
+from ...core.processes import progress
 from ...data_modules.schema import Pair
-from ...models.calibration import Calibration, uncalibrated
-from ...models.disk_store import DiskStore
-from ...models.score_table import ABSTAINED, DISTRIBUTION, OK, WINDOWS
-from ...models.scoring import Predictor, load_to_score
 from ...models.weight_files import weights_hash
-from ...scorer import Scorer
+from ...scoring.calibration import Calibration, uncalibrated
+from ...scoring.predictor import Predictor, load_to_score
+from ...scoring.score_table import ABSTAINED, DISTRIBUTION, OK, WINDOWS
+from ...scoring.scorer import Scorer
 from ..measurement import Loading
 from . import INTERVAL_COLUMNS, score_table
 

@@ -10,12 +10,12 @@ import pandas as pd
 from markupsafe import Markup
 from matplotlib.axes import Axes
 
-from ...audio_inputs import Audio, clip
-from ...data_modules.audio import decode
-from ...data_modules.errors import AudioError
-from ...data_modules.parallel import progress
-from ...data_modules.written import write_files
-from ...scorer import Scorer
+from ...audio.decode import decode
+from ...core.errors import AudioError
+from ...core.processes import progress
+from ...core.written import write_files
+from ...scoring.audio_inputs import Audio, clip
+from ...scoring.scorer import Scorer
 from ..checks.voice import RATE
 from ..dimension_report import judged_rows
 from ..evaluate import Results

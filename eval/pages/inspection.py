@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ...data_modules.errors import counted
+from ...core.errors import counted
+from ...core.written import write_files
 from ...data_modules.overview import Inspection
 from ...data_modules.ratings import Dimension
 from ...data_modules.schema import Pair, PairDataset
-from ...data_modules.written import write_files
 from ..inspection import DISPUTED_ITEMS, MAX_STEPS, InspectionReport, RatingFacts, scale_steps
 from ..rendering import read, render
 from . import charts

@@ -13,8 +13,8 @@ import pandas as pd
 from markupsafe import Markup
 from matplotlib.patches import Rectangle
 
-from ...data_modules.errors import DataError, UserError
-from ...data_modules.folders import resolve_inside
+from ...core.errors import DataError, UserError
+from ...core.files import resolve_inside
 from ...data_modules.schema import Pair, PairDataset, Turn
 from ...data_modules.tables import TableRow, read_table
 from ..rendering import number, read, render

@@ -19,12 +19,12 @@ import numpy as np
 import soundfile
 from markupsafe import Markup
 
-from ...data_modules.audio import AudioSource, Clip, audio_hash, decode, load_clip, probe
-from ...data_modules.encodings import MP3_RATES
-from ...data_modules.errors import AudioError, UserError, counted
-from ...data_modules.folders import replace_file
+from ...audio.decode import AudioSource, Clip, audio_hash, decode, load_clip, probe
+from ...audio.encodings import MP3_RATES
+from ...audio.stored_clips import StoredClip
+from ...core.errors import AudioError, UserError, counted
+from ...core.files import replace_file
 from ...data_modules.schema import Pair, PairDataset
-from ...data_modules.stored_clips import StoredClip
 from ..rendering import plain, render
 
 AUDIO_FOLDER = "audio"

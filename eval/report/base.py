@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
 
-from ...data_modules.errors import UserError, first_problem, problem_of, shown, system_errors
-from ...data_modules.json_text import parse_json
+from ...core.errors import UserError, first_problem, problem_of, shown, system_errors
+from ...core.json_text import parse_json
 from ..statistics.agreement import IN_REPORTS
 
 Version = Literal[3]

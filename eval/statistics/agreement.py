@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import ConfigDict, Field
 from scipy import stats
 
-from ...data_modules.errors import counted
+from ...core.errors import counted
 from ...data_modules.ratings import MIN_ITEMS
 
 CONSTANT_TOLERANCE = 1e-12

@@ -28,7 +28,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from ...data_modules.errors import counted
+from ...core.errors import counted
 from .agreement import CORRELATIONS, Function, Statistic, kendall, spearman, why_undefined
 from .rank_draws import kendall_draws, spearman_draws
 

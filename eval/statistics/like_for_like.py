@@ -36,7 +36,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy import stats
 
-from ...data_modules.errors import counted
+from ...core.errors import counted
 from ...data_modules.ratings import RatingTable
 from .agreement import IN_REPORTS, Statistic
 from .bootstrap import MAX_UNDEFINED, MIN_GROUPS, Resamples

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...data_modules.errors import counted
+from ...core.errors import counted
 from .agreement import CONSTANT_TOLERANCE, IN_REPORTS, MIN_ITEMS, Function, Statistic, kendall, spearman, why_constant
 from .bootstrap import Resamples, complete, with_interval
 from .rank_draws import pair_sums, signs

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from ...data_modules.parallel import available_cores
+from ...core.processes import available_cores
 from .agreement import MIN_ITEMS
 
 # Resamples at a time

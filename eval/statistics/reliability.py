@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...data_modules.errors import counted
+from ...core.errors import counted
 from ...data_modules.ratings import RatingTable, tied
 from .agreement import MIN_ITEMS, Statistic, spearman
 from .bootstrap import PERCENTILES, Interval, Resamples, estimate, with_interval

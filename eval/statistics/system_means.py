@@ -28,7 +28,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy import stats
 
-from ...data_modules.errors import counted
+from ...core.errors import counted
 from .bootstrap import MIN_GROUPS
 
 Source = Literal["judge", "ratings", "both"]

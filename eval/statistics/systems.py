@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ...data_modules.errors import counted
+from ...core.errors import counted
 from .agreement import CONSTANT_TOLERANCE, STATISTICS, Statistic, is_constant
 from .bootstrap import Resamples, estimate, with_interval
 

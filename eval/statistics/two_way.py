@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...data_modules.errors import counted
+from ...core.errors import counted
 from ...data_modules.ratings import RatingTable, tied
 from .agreement import Statistic, spearman
 from .bootstrap import Resamples, estimate, fisher_z, t_interval, z_variance

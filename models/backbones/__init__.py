@@ -16,7 +16,7 @@ import transformers
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
-from ...data_modules.errors import UserError
+from ...core.errors import UserError
 from .. import NANO
 from ..hub import expected_backbone, require_backbone
 from .base import Backbone, Checkpoint

@@ -23,7 +23,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.wavlm.modeling_wavlm import WavLMAttention
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
-from ...data_modules.errors import UserError
+from ...core.errors import UserError
 from ...data_modules.schema import Pair
 from .base import Backbone, BackbonePart, Checkpoint, Layout
 from .inputs import Clips, Inputs

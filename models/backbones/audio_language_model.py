@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from ...data_modules.errors import TextError, UserError
+from ...core.errors import TextError, UserError
 from ...data_modules.schema import Pair, check_situation
 from .attention import KERNEL, attention_layout
 from .base import Backbone, BackbonePart, Checkpoint, Layout

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ...data_modules.errors import shown
+from ...core.errors import shown
 from .base import Backbone
 
 _NOT_READ = re.compile(

@@ -17,7 +17,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers.utils.hub import cached_file
 
-from ...data_modules.errors import UserError
+from ...core.errors import UserError
 from .base import Checkpoint
 
 _SHORT = {"BF16": torch.bfloat16, "F16": torch.float16}  # as safetensors call them

@@ -24,7 +24,7 @@ from transformers import AutoConfig, AutoModel, Gemma3nConfig, Gemma4ForConditio
 from transformers.models.gemma3n.modeling_gemma3n import Gemma3nMultimodalEmbedder, Gemma3nPreTrainedModel
 from transformers.models.gemma4.modeling_gemma4 import Gemma4AudioModel
 
-from ...data_modules.errors import UserError
+from ...core.errors import UserError
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
 from .base import BackbonePart, Checkpoint, Layout
 from .inputs import Clips

@@ -21,7 +21,7 @@ from transformers import (
     TorchAoConfig,
 )
 
-from ...data_modules.errors import UserError, raised_in
+from ...core.errors import UserError, raised_in
 from .attention import KERNEL
 from .base import Backbone, Checkpoint
 from .deferred import keeps, own_file, short_dtype

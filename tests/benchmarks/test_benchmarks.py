@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from empathy_judge.data_modules.audio import decode
-from empathy_judge.data_modules.functionals import DELIVERY
+from empathy_judge.audio.decode import decode
+from empathy_judge.audio.functionals import DELIVERY
 from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.settings import JudgeSettings
@@ -223,7 +223,7 @@ class TestGpu:
 
     @pytest.mark.parametrize("family", ["qwen2_audio", "qwen2_5_omni"])
     def test_operations_by_formula_are_those_that_torch_counts(self, family, tmp_path, programs, make_tone):
-        from empathy_judge.data_modules.audio import Clip
+        from empathy_judge.audio.decode import Clip
         from empathy_judge.data_modules.schema import Dimension, Pair, Turn
         from empathy_judge.models.judge import EmpathyJudge
         from empathy_judge.models.settings import JudgeSettings, LoraSettings

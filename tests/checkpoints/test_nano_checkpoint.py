@@ -9,7 +9,7 @@ from empathy_judge.checkpoints.nano.make.answer import Listener, measure_answers
 from empathy_judge.checkpoints.nano.make.architecture import HOP, SECONDS
 from empathy_judge.checkpoints.nano.make.clips import ClipStore
 from empathy_judge.checkpoints.nano.make.corpus import collect, digest, find_recordings, make_voices, synthetic_shards
-from empathy_judge.data_modules.folders import file_hash
+from empathy_judge.core.files import file_hash
 from empathy_judge.models.backbones import NANO_FOLDER, load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.qwen2_audio import Qwen2Audio

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from empathy_judge.audio.functionals import DELIVERY
 from empathy_judge.checkpoints.nano.make import answer, corpus, listen
 from empathy_judge.checkpoints.nano.make.architecture import HOP, build_model, build_processor
 from empathy_judge.checkpoints.nano.make.clips import LABELS, LEVELS, MEASURES, ClipStore, NanoClip
@@ -26,8 +27,7 @@ from empathy_judge.checkpoints.nano.make.corpus import (
 )
 from empathy_judge.checkpoints.nano.make.pretrain import pretrain
 from empathy_judge.checkpoints.nano.make.questions import CLOSED, OPEN, Delivery
-from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.functionals import DELIVERY
+from empathy_judge.core.errors import UserError
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.qwen2_audio import Qwen2Audio

@@ -16,8 +16,8 @@ from empathy_judge.commands.measuring import Compare
 from empathy_judge.commands.options import parser_of
 from empathy_judge.commands.tables import Plan
 from empathy_judge.commands.training import Recipes
+from empathy_judge.core import option_values as kinds
 from empathy_judge.data_modules import importers
-from empathy_judge.data_modules import option_values as kinds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

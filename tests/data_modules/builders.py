@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import soundfile
+from empathy_judge.audio.decode import audio_hash
 from empathy_judge.commands.options import OneLineParser, add_options
-from empathy_judge.data_modules.audio import audio_hash
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.importers.clips import find_clip
 from empathy_judge.data_modules.importers.table import NAMES, read_pairs

@@ -15,8 +15,8 @@ import soundfile
 import yaml
 from empathy_judge.cli import main
 from empathy_judge.commands import BAD_USAGE, DONE, FAILED_CHECKS
+from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.audit import audit_splits, check_splits
-from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.near_duplicates import NEAR_IDENTICAL_FILE, near_identical
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.splits import leave_one_out, split_dataset

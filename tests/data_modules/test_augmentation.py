@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from empathy_judge.data_modules.audio import Clip
+from empathy_judge.audio.decode import Clip
+from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.augmentation import augment_clip, augment_pair, coloured_noise
-from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.sampling import EpochBatches, EpochOrder, FixedSize, Position
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
 from empathy_judge.data_modules.settings import Augmentation

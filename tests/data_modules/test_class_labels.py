@@ -15,8 +15,8 @@ import pytest
 import soundfile
 from datasets import ClassLabel, Features, LargeList, List, Value
 from datasets.table import InMemoryTable
+from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.class_labels import described_columns, name_labels
-from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import hugging_face, table
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset

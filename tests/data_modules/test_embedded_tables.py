@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import soundfile
+from empathy_judge.audio.decode import audio_hash
+from empathy_judge.core.errors import AudioError
 from empathy_judge.data_modules import embedded_tables
-from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.embedded_tables import EmbeddedClip
-from empathy_judge.data_modules.errors import AudioError
 from empathy_judge.data_modules.importers import hugging_face, table
 from empathy_judge.data_modules.importers.assemble import Imported, assemble
 from empathy_judge.data_modules.schema import PairDataset

@@ -7,8 +7,8 @@ import io
 import numpy as np
 import pytest
 import soundfile
-from empathy_judge.data_modules.audio import Clip, decode
-from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
+from empathy_judge.audio.decode import Clip, decode
+from empathy_judge.audio.espeak import Tone, Voice, restart, speak
 from empathy_judge.data_modules.near_duplicates import (
     MAX_BIT_ERROR_RATE,
     RATE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from empathy_judge.data_modules.errors import DataError
+from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.ratings import Dimension, parse_dimension
 
 HUGE = 10**400

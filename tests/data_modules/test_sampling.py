@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.sampling import (
     WINDOW_BLOCKS,
     Blocks,

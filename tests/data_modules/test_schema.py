@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from empathy_judge.audio.stored_clips import StoredClip
+from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.audit import read_column, tag_columns
-from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset
-from empathy_judge.data_modules.stored_clips import StoredClip
 from empathy_judge.data_modules.writing import write_dataset, write_splits
 
 CARD = DatasetCard("tones", (Dimension("empathy", 1, 5, 1), Dimension("noise", 0, 1, None, False)), "test", "none")

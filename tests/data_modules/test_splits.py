@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.commands.data import _audit_views
+from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.audit import audit_splits, check_splits
-from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.ratings import PREFERENCE_COLUMNS
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.splits import DEFAULT_FRACTIONS, assign, components, leave_one_out, split_dataset

@@ -16,7 +16,7 @@ import pytest
 import soundfile
 from datasets.table import InMemoryTable
 from empathy_judge import PairDataset, dataset_from_frames
-from empathy_judge.data_modules.errors import DataError
+from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.importers import hugging_face, label_studio, table
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.ratings import Dimension

@@ -12,9 +12,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from empathy_judge.data_modules.errors import DataError
+from empathy_judge.core.errors import DataError
+from empathy_judge.core.parquet import open_parquet
 from empathy_judge.data_modules.schema import DatasetCard, Dimension
-from empathy_judge.data_modules.storage import open_parquet
 from empathy_judge.data_modules.tables import read_table
 from empathy_judge.data_modules.writing import write_dataset
 
@@ -27,7 +27,7 @@ def peak_growth(code: str, path: Path) -> int:
         "import resource, sys; from pathlib import Path; path = Path(sys.argv[1]);"
         "from empathy_judge.data_modules.tables import read_table;"
         "from empathy_judge.data_modules.schema import PairDataset;"
-        "from empathy_judge.batch_scoring.manifest import Manifest;"
+        "from empathy_judge.scoring.batch.manifest import Manifest;"
         "used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
         f"before = used(); {code}; print((used() - before) * 1024)"
     )

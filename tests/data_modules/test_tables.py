@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from empathy_judge.data_modules.errors import DataError
+from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.importers.clips import ClipCell
 from empathy_judge.data_modules.importers.table import read_pairs
 from empathy_judge.data_modules.ratings import Dimension

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.data_modules.errors import DataError
+from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset
 from empathy_judge.data_modules.targets import (

@@ -10,17 +10,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules import unchanged
-from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.unchanged import CHECKED_FILE, check_unchanged
 from empathy_judge.eval.compare import compare
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.stress import stress
-from empathy_judge.models.artifact import load_any
-from empathy_judge.models.export.check import rated_set
-from empathy_judge.models.judge_calibration import calibrate_judge
+from empathy_judge.scoring.artifact import load_any
+from empathy_judge.scoring.export.check import rated_set
+from empathy_judge.scoring.judge_calibration import calibrate_judge
 from empathy_judge.train.run import train
 
 FILES = 24 + 8  # responses and contexts of `dataset_folder`

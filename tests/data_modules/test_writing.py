@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from empathy_judge.audio.decode import audio_hash
+from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules import writing
-from empathy_judge.data_modules.audio import audio_hash
-from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.storage import PAIRS_SCHEMA
 from empathy_judge.data_modules.writing import write_splits

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.data_modules import prosody
-from empathy_judge.data_modules.audio import AudioSource, Clip, decode, probe
-from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
+from empathy_judge.audio import prosody
+from empathy_judge.audio.decode import AudioSource, Clip, decode, probe
+from empathy_judge.audio.espeak import Tone, Voice, restart, speak
 from empathy_judge.data_modules.overview import inspect_dataset
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset, Turn
 from empathy_judge.data_modules.writing import write_dataset, write_splits
@@ -27,7 +27,7 @@ from empathy_judge.eval.judges import INTERVAL_COLUMNS, score_table
 from empathy_judge.eval.pages.inspection import write_inspection_page
 from empathy_judge.eval.report.dimension import CheckReport
 from empathy_judge.eval.statistics.agreement import Statistic
-from empathy_judge.models.score_table import ABSTAINED
+from empathy_judge.scoring.score_table import ABSTAINED
 from rich.console import Console
 
 from ..conftest import encoded, tone

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.frame import Frame, read_frame
 from empathy_judge.eval.report.others import TableDimension, TableReport

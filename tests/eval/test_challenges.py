@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.cli import main
-from empathy_judge.data_modules.errors import DataError
+from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset, Turn
 from empathy_judge.eval import challenges
 from empathy_judge.eval.challenges import challenge, crossings, matched_accuracy

@@ -10,9 +10,9 @@ import empathy_judge
 import pandas as pd
 import pytest
 from empathy_judge import PairDataset, Scorer, compare, evaluate
+from empathy_judge.audio.decode import Clip
 from empathy_judge.cli import main
-from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.eval.judges.trained import TrainedJudge
 from empathy_judge.eval.report.base import read_report
 from empathy_judge.eval.report.dataset import ComparisonReport, Report

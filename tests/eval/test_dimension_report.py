@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from empathy_judge.data_modules.audio import probe
+from empathy_judge.audio.decode import probe
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval.dimension_report import count_words, response_lengths
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.pages.report import markdown_report, render_page
 from empathy_judge.eval.rendering import sentences
 from empathy_judge.eval.views import evaluation_views
-from empathy_judge.models.model_card import render_card
-from empathy_judge.models.three_way import (
+from empathy_judge.scoring.model_card import render_card
+from empathy_judge.scoring.three_way import (
     PreferenceModel,
     against_one_rater,
     comparisons,

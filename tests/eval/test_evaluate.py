@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.data_modules.errors import DataError, UserError
+from empathy_judge.core.errors import DataError, UserError
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval.checks.pairs import context_swapped
 from empathy_judge.eval.compare import compare

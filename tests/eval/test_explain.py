@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import soundfile
-from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.audio.decode import Clip
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.eval import explain as explaining
 from empathy_judge.eval.explain import explain, noise_floor
-from empathy_judge.scorer import Scorer
+from empathy_judge.scoring.scorer import Scorer
 
 from ..conftest import output_of
 from .conftest import Page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from empathy_judge.data_modules.errors import DataError
+from empathy_judge.core.errors import DataError
 from empathy_judge.eval.frame import read_frame
 
 HEADER = "item,annotator,dimension,score"

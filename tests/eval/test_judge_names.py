@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.eval.judge_names import PROVIDERS, is_prompted, require_judges
 from empathy_judge.eval.judges.prompted import factory
 

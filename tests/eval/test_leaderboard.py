@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge import leaderboard
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.leaderboard import Leaderboard, failures
 from empathy_judge.eval.report.others import StressReport, StressResult

@@ -10,16 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge import PairDataset
+from empathy_judge.audio.decode import Clip, load_clip
 from empathy_judge.cli import main
-from empathy_judge.data_modules.audio import Clip, load_clip
-from empathy_judge.data_modules.errors import AudioError, DataError, UserError
+from empathy_judge.core.errors import AudioError, DataError, UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.eval.other_views import stress_views
 from empathy_judge.eval.report.base import read_report
 from empathy_judge.eval.report.others import StressReport
 from empathy_judge.eval.results import COLUMNS
 from empathy_judge.eval.stress import ADVERSARIAL_SNR, CHECKS, adversarial, stress
-from empathy_judge.models.assessment import Assessment, Caution, Scale, Score
+from empathy_judge.scoring.assessment import Assessment, Caution, Scale, Score
 
 RATE = 16_000
 

@@ -164,7 +164,7 @@ def demo_report(folder: Path) -> Any:
 def checks(folder: Path) -> Any:
     """Length, level and roughness of each clip of three pairs as every listening check leaves it."""
     import numpy as np
-    from empathy_judge.data_modules.audio import decode
+    from empathy_judge.audio.decode import decode
     from empathy_judge.eval.checks import CHECKS
 
     pairs = _pairs(folder)[:24]
@@ -317,8 +317,8 @@ def losses(folder: Path) -> Any:
 def hidden_states(folder: Path) -> Any:
     """What pooling makes of the hidden states of every family's miniature, for four kinds of pairs, and the scores."""
     import torch
-    from empathy_judge.models.scoring import Predictor
     from empathy_judge.models.settings import HeadInputSettings
+    from empathy_judge.scoring.predictor import Predictor
     from empathy_judge.tests.models.backbones import conftest as common
 
     pairs = common.pairs.__wrapped__(common.noise.__wrapped__())

@@ -15,19 +15,20 @@ from typing import Any
 
 import pytest
 import torch
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models import artifact, judge
-from empathy_judge.models.assessment import Domain
-from empathy_judge.models.calibration import Calibration, no_calibration
-from empathy_judge.models.ensemble import write_ensemble
-from empathy_judge.models.export.check import synthetic_set
-from empathy_judge.models.export.write import write_whole
-from empathy_judge.models.judge_calibration import store_calibration
+from empathy_judge.models import judge
 from empathy_judge.models.settings import HeadInputSettings
 from empathy_judge.models.weight_files import weights_hash
+from empathy_judge.scoring import artifact
+from empathy_judge.scoring.assessment import Domain
+from empathy_judge.scoring.calibration import Calibration, no_calibration
+from empathy_judge.scoring.ensemble import write_ensemble
+from empathy_judge.scoring.export.check import synthetic_set
+from empathy_judge.scoring.export.write import write_whole
+from empathy_judge.scoring.judge_calibration import store_calibration
 
-from .conftest import edit, saved
+from ..scoring.conftest import edit, saved
 
 VALUES: list[Any] = [
     None, True, -1, 0, 1.5, 10**9, 10**30, 10**400, 1e308, math.nan, math.inf, "", "1", "x", "\ud800", "a" * 100_000,

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from empathy_judge.core.disk_store import DiskStore
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models.artifact import load_any
-from empathy_judge.models.disk_store import DiskStore
-from empathy_judge.models.export.check import rated_set
-from empathy_judge.models.export.write import write_whole
 from empathy_judge.models.feature_cache import ClipStates, PairStates
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import LoraSettings
+from empathy_judge.scoring.artifact import load_any
+from empathy_judge.scoring.export.check import rated_set
+from empathy_judge.scoring.export.write import write_whole
+from empathy_judge.scoring.predictor import Predictor
 
-from .conftest import clip, edit, saved
+from ..scoring.conftest import clip, edit, saved
 
 
 def names(judge: EmpathyJudge, tmp_path: Path) -> tuple[str, str]:

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from empathy_judge.data_modules.functionals import DELIVERY, FUNCTIONALS, delivery
+from empathy_judge.audio.functionals import DELIVERY, FUNCTIONALS, delivery
+from empathy_judge.core.disk_store import DiskStore
 from empathy_judge.data_modules.schema import Pair, Turn
-from empathy_judge.models.artifact import load_any
-from empathy_judge.models.disk_store import DiskStore
 from empathy_judge.models.head_input import HeadInput, build_pooling
-from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import BuiltHeadInput, HeadInputSettings, LoraSettings, PoolingName
+from empathy_judge.scoring.artifact import load_any
+from empathy_judge.scoring.predictor import Predictor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .conftest import clip, saved
+from ..scoring.conftest import clip, saved
 
 SPANS = torch.tensor([4.0, 10.0])
 BOTH = HeadInputSettings("all_layers", functionals=True)

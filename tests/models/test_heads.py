@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 import torch
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.models.heads import Head, build_head
 from empathy_judge.models.settings import HeadName

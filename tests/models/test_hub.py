@@ -17,7 +17,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 from empathy_judge.cli import main
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.models import hub as module
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
@@ -180,7 +180,7 @@ def judge_folder_of(name: str, revision: str | None = None) -> Path:
 
 
 def test_a_judge_of_the_hub_scores(judge_folder, hub, make_tone):
-    from empathy_judge.scorer import Scorer
+    from empathy_judge.scoring.scorer import Scorer
 
     hub.files = contents(judge_folder)
     pair = (make_tone(0.5, 200, 0.3), 16_000), (make_tone(0.7, 300, 0.2), 16_000)

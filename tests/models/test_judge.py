@@ -7,11 +7,11 @@ import random
 import numpy as np
 import pytest
 import torch
-from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.errors import AudioError
+from empathy_judge.audio.decode import Clip
+from empathy_judge.core.errors import AudioError
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
-from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import LoraSettings
+from empathy_judge.scoring.predictor import Predictor
 from peft.tuners.lora import LoraLayer
 
 POOLINGS = ("last_token", "response_mean", "attention")

@@ -8,17 +8,17 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.errors import AudioError
+from empathy_judge.audio.decode import Clip
+from empathy_judge.core.disk_store import DiskStore
+from empathy_judge.core.errors import AudioError
 from empathy_judge.data_modules.schema import Pair, Turn
-from empathy_judge.models.artifact import load_any
-from empathy_judge.models.disk_store import DiskStore
-from empathy_judge.models.model_card import render_card
-from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import LoraSettings
+from empathy_judge.scoring.artifact import load_any
+from empathy_judge.scoring.model_card import render_card
+from empathy_judge.scoring.predictor import Predictor
 from empathy_judge.train.features import Features
 
-from .conftest import RATE, clip, described, noise, saved
+from ..scoring.conftest import RATE, clip, described, noise, saved
 
 
 def pair(context: np.ndarray | None, response: np.ndarray) -> Pair:

@@ -7,19 +7,19 @@ from unittest import mock
 
 import pytest
 import torch
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models.artifact import Placement, load_any
 from empathy_judge.models.backbones import load_backbone, loading
 from empathy_judge.models.backbones.base import BackbonePart, Checkpoint
 from empathy_judge.models.backbones.layers import recompute_activations
 from empathy_judge.models.lora import adapt, check_trainable, count_parameters, parameter_table
 from empathy_judge.models.settings import LoraSettings
+from empathy_judge.scoring.artifact import Placement, load_any
 from peft import get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import nn
 
-from .conftest import saved
+from ..scoring.conftest import saved
 
 # The nano architecture: 4 language-model layers of 7 linears (192 wide, 416 in the MLP), 4 tower layers of 6 (160, 480)
 LAYERS = {"language_model": 4 * 7, "projector": 1, "audio_tower": 4 * 6}

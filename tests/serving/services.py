@@ -13,10 +13,10 @@ from unittest import mock
 import anyio.from_thread
 import httpx
 import numpy as np
-from empathy_judge.data_modules.audio import Clip, decode, is_clipped
-from empathy_judge.data_modules.errors import AudioError, TextError, UserError
+from empathy_judge.audio.decode import Clip, decode, is_clipped
+from empathy_judge.core.errors import AudioError, TextError, UserError
 from empathy_judge.data_modules.schema import Dimension, Pair
-from empathy_judge.models.assessment import Assessment, Caution, Scale, Score
+from empathy_judge.scoring.assessment import Assessment, Caution, Scale, Score
 from empathy_judge.serving.app import create_app
 from empathy_judge.serving.decoding import Decoded, decode_safely
 from empathy_judge.serving.running import serve

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from empathy_judge import EmpathyReward
 from empathy_judge.data_modules.schema import Dimension
-from empathy_judge.models.assessment import Caution
-from empathy_judge.scorer import Scorer
+from empathy_judge.scoring.assessment import Caution
+from empathy_judge.scoring.scorer import Scorer
 from empathy_judge.serving.records import JsonLines
 
 from ..conftest import encoded

@@ -8,8 +8,8 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from empathy_judge.audio_inputs import make_pair
-from empathy_judge.data_modules.audio import Clip
+from empathy_judge.audio.decode import Clip
+from empathy_judge.scoring.audio_inputs import make_pair
 from empathy_judge.serving.batcher import Batcher, Full, QueuedPair, work_of
 
 from ..conftest import until

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
-from empathy_judge.data_modules.audio import decode
-from empathy_judge.data_modules.errors import AudioError
+from empathy_judge.audio.decode import decode
+from empathy_judge.core.errors import AudioError
 from empathy_judge.serving import decoding
 from empathy_judge.serving.decoding import Decoders, decode_safely
 

@@ -19,7 +19,7 @@ from unittest import mock
 import httpx
 import pytest
 import torch
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.serving import connections
 from empathy_judge.serving.app import create_app
 from empathy_judge.serving.running import run

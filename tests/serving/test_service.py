@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from empathy_judge.data_modules.errors import AudioError, TextError, UserError
+from empathy_judge.core.errors import AudioError, TextError, UserError
 from empathy_judge.serving.records import JsonLines
 
 from ..conftest import until

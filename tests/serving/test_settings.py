@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.serving.settings import TOKEN_VARIABLE, ServiceSettings, listen, read_token
 
 from ..conftest import failed

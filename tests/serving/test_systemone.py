@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from empathy_judge.data_modules.schema import Dimension
-from empathy_judge.scorer import Scorer
+from empathy_judge.scoring.scorer import Scorer
 from empathy_judge.serving.systemone import confidence
 
-from ..models.conftest import saved
+from ..scoring.conftest import saved
 from .services import FakeScorer, InProcess, error_of, in_process, live, wav
 
 WORDS = ["not at all", "a little", "somewhat", "clearly", "fully"]

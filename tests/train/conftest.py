@@ -19,7 +19,7 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.data_modules.writing import write_dataset
 from empathy_judge.models import BEST, CHECKPOINTS, LAST
 from empathy_judge.models.closed_form import FeatureBatch, Solution, fit
-from empathy_judge.models.scoring import Predictor
+from empathy_judge.scoring.predictor import Predictor
 from empathy_judge.train import publishing
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 from empathy_judge.cli import main
+from empathy_judge.core.errors import ASKED_TO_STOP, UserError
 from empathy_judge.data_modules.datamodule import PairDataModule
-from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.tools.kills.endings import differing
 from empathy_judge.train import checkpointing, cross_validate

@@ -13,12 +13,12 @@ import pandas as pd
 import pytest
 import torch
 from empathy_judge.cli import main
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset, hashed_pairs
 from empathy_judge.data_modules.writing import complete_dataset
-from empathy_judge.models.artifact import load_any
 from empathy_judge.models.closed_form import FOLDS, FeatureBatch, fit
 from empathy_judge.models.weight_files import read_checkpoint
+from empathy_judge.scoring.artifact import load_any
 from empathy_judge.train import cross_validate, left_out
 from empathy_judge.train.run import train
 from scipy.stats import spearmanr

@@ -12,9 +12,9 @@ import pytest
 import torch
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models.assessment import Assessment
 from empathy_judge.models.weight_files import read_checkpoint
-from empathy_judge.scorer import Scorer
+from empathy_judge.scoring.assessment import Assessment
+from empathy_judge.scoring.scorer import Scorer
 from empathy_judge.tools.kills.endings import differing
 
 from .conftest import LAST_FILE, under_torchrun

@@ -9,13 +9,13 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.disk_store import DiskStore
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models.artifact import load_any
 from empathy_judge.models.backbones.layers import compile_layers, transformer_layers
-from empathy_judge.models.disk_store import DiskStore
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.scoring import Predictor
+from empathy_judge.scoring.artifact import load_any
+from empathy_judge.scoring.predictor import Predictor
 from empathy_judge.train import features, module
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train

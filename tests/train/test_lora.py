@@ -9,8 +9,8 @@ import torch
 import yaml
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.statistics.agreement import spearman
-from empathy_judge.models.artifact import load_any
 from empathy_judge.models.weight_files import read_checkpoint
+from empathy_judge.scoring.artifact import load_any
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.run import train

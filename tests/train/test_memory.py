@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.audio.decode import Clip
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.backbones.audio_language_model import AudioLanguageModel
 from empathy_judge.models.backbones.layers import recompute_activations

@@ -12,15 +12,15 @@ import pandas as pd
 import pytest
 import soundfile
 import torch
+from empathy_judge.core.errors import DataError, UserError
 from empathy_judge.data_modules.datamodule import PairDataModule
-from empathy_judge.data_modules.errors import DataError, UserError
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDataset
 from empathy_judge.data_modules.settings import DataSettings
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.training_items import counterfactuals, human_comparisons
 from empathy_judge.data_modules.writing import write_dataset
-from empathy_judge.models.artifact import load_any, save_judge
 from empathy_judge.models.weight_files import read_checkpoint
+from empathy_judge.scoring.artifact import load_any, save_judge
 from empathy_judge.train import module as module_file
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule, wants_fused

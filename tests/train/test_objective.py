@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 import torch
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.models.heads import Prediction, build_head

@@ -11,7 +11,7 @@ import pytest
 import torch
 from empathy_judge.cli import main
 from empathy_judge.commands import DONE
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule

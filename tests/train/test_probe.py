@@ -11,11 +11,11 @@ import pytest
 import torch
 from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset
-from empathy_judge.models.artifact import load_any
 from empathy_judge.models.closed_form import FeatureBatch, fit
 from empathy_judge.models.heads import build_head
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.weight_files import read_checkpoint
+from empathy_judge.scoring.artifact import load_any
 from empathy_judge.train.regression import spread_within
 from empathy_judge.train.run import train
 from safetensors import safe_open

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.train.run import train
 
 from .conftest import BEST_FILE, small_dataset, under_torchrun

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.settings import nested
 

@@ -16,16 +16,16 @@ import soundfile
 import torch
 from empathy_judge import Scorer
 from empathy_judge.cli import main
+from empathy_judge.core.errors import AudioError, UserError
 from empathy_judge.data_modules import storage, writing
-from empathy_judge.data_modules.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import Dimension, PairDataset, hash_order
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.writing import complete_dataset, to_row, write_dataset, write_splits
 from empathy_judge.eval.statistics.agreement import spearman
-from empathy_judge.models.artifact import load_any, save_judge
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.weight_files import read_checkpoint
+from empathy_judge.scoring.artifact import load_any, save_judge
 from empathy_judge.train import run as run_module
 from empathy_judge.train.run import train
 from safetensors.torch import load_file

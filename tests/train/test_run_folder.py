@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from empathy_judge.data_modules import locks
-from empathy_judge.data_modules.errors import ASKED_TO_STOP, UserError
-from empathy_judge.data_modules.folders import CARD_FILE
+from empathy_judge.core import locks
+from empathy_judge.core.errors import ASKED_TO_STOP, UserError
+from empathy_judge.core.files import CARD_FILE
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.models import JUDGE_FILE
 from empathy_judge.models.weight_files import damage, read_checkpoint

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.settings import DataSettings
 from empathy_judge.models.settings import JudgeSettings
 from empathy_judge.models.weight_files import read_checkpoint

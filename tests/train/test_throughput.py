@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from empathy_judge.data_modules import parallel
+from empathy_judge.core import processes as parallel
 from empathy_judge.train import throughput
 from empathy_judge.train.collate import Collate
 from empathy_judge.train.module import JudgeModule

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import soundfile
+from empathy_judge.audio.decode import decode, probe
 from empathy_judge.commands.options import OneLineParser, add_options
+from empathy_judge.core.errors import MAX_MESSAGE_CHARACTERS, UserError
 from empathy_judge.data_modules import importers
-from empathy_judge.data_modules.audio import decode, probe
-from empathy_judge.data_modules.errors import MAX_MESSAGE_CHARACTERS, UserError
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.schema import PairDataset
 from mutations import VALUES, mutate

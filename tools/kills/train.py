@@ -26,7 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from empathy_judge.data_modules.errors import ASKED_TO_STOP
+from empathy_judge.core.errors import ASKED_TO_STOP
 from empathy_judge.models import BEST, CHECKPOINTS, LAST
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from empathy_judge.audio.decode import Clip as AudioClip
 from empathy_judge.checkpoints.nano.make.clips import ClipStore
 from empathy_judge.checkpoints.nano.make.listen import Readouts, batches_by_length, keep, resume
 from empathy_judge.checkpoints.nano.make.questions import CLOSED, OPEN, Delivery, NamedQuestion
-from empathy_judge.data_modules.audio import Clip as AudioClip
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones.audio_language_model import AudioLanguageModel, messages
 from empathy_judge.models.backbones.inputs import Clips, Inputs

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from empathy_judge.audio.espeak import QUALITIES
+from empathy_judge.audio.functionals import DELIVERY
 from empathy_judge.checkpoints.nano.make.architecture import HOP, SECONDS
-from empathy_judge.data_modules.espeak import QUALITIES
-from empathy_judge.data_modules.functionals import DELIVERY
 
 CORE = ("pitch", "pitch_range", "rate", "level", "pitch_shift", "harmonicity")
 """Measures that the language model is asked about; units in `NanoClip`."""

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from empathy_judge.audio import prosody
+from empathy_judge.audio.decode import audio_hash, decode, resample
+from empathy_judge.audio.espeak import ACCENTS, QUALITIES, Tone, Voice, speak
+from empathy_judge.audio.functionals import delivery
 from empathy_judge.checkpoints.nano.make.architecture import HOP, MEL_BINS, SECONDS
 from empathy_judge.checkpoints.nano.make.clips import FRAMES_PER_TOKEN, LABELS, RECORDINGS, SEXES, ClipStore, NanoClip
-from empathy_judge.data_modules import prosody
-from empathy_judge.data_modules.audio import audio_hash, decode, resample
-from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.espeak import ACCENTS, QUALITIES, Tone, Voice, speak
-from empathy_judge.data_modules.functionals import delivery
-from empathy_judge.data_modules.parallel import in_fresh_processes, progress
+from empathy_judge.core.errors import UserError
+from empathy_judge.core.processes import in_fresh_processes, progress
 from empathy_judge.data_modules.sample import replies, statements
 from torchaudio import functional
 from transformers import WhisperFeatureExtractor

@@ -18,7 +18,7 @@ import scipy.fft
 import torch
 from empathy_judge.checkpoints.nano.make.architecture import MEL_BINS
 from empathy_judge.checkpoints.nano.make.clips import CORE, FRAMES_PER_TOKEN, LABELS, LEVELS, MEASURES, ClipStore
-from empathy_judge.data_modules.folders import replace_file
+from empathy_judge.core.files import replace_file
 from empathy_judge.models.backbones.audio_language_model import AudioLanguageModel
 from empathy_judge.models.backbones.inputs import Clips
 from torch import Tensor, nn

@@ -24,9 +24,9 @@ from empathy_judge.checkpoints.nano.make.architecture import SECONDS, build_mode
 from empathy_judge.checkpoints.nano.make.corpus import Recording, build_corpora, digest, find_recordings
 from empathy_judge.checkpoints.nano.make.listen import train_tower
 from empathy_judge.checkpoints.nano.make.questions import all_texts
+from empathy_judge.core.errors import UserError
+from empathy_judge.core.files import file_hash
 from empathy_judge.data_modules import sample
-from empathy_judge.data_modules.errors import UserError
-from empathy_judge.data_modules.folders import file_hash
 from empathy_judge.models.backbones.audio_language_model import QUESTION
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.qwen2_audio import Qwen2Audio

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from ...errors import DataError, shown
+from ....core.errors import DataError, shown
 from ...tables import plain_text, read_records, text_of
 from ..assemble import Imported
 from ..clips import ClipCell, folder_files

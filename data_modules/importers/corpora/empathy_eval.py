@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
-from ...audio import load_clip
-from ...errors import AudioError, DataError, UserError, counted, shown
-from ...parallel import map_threads
+from ....audio.decode import load_clip
+from ....core.errors import AudioError, DataError, UserError, counted, shown
+from ....core.processes import map_threads
 from ...tables import read_records, text_of
 from ..assemble import Imported, Skipped
 from ..clips import ClipCell, folder_files, read_clip

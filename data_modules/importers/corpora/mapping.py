@@ -14,10 +14,11 @@ from typing import Any
 
 import yaml
 
-from ...errors import DataError
+from ....audio.stored_clips import CONTEXT, RESPONSE
+from ....core.errors import DataError
 from ...ratings import Dimension
 from ...schema import DatasetCard
-from ...storage import CONTEXT, RESPONSE, TEXT_COLUMNS
+from ...storage import TEXT_COLUMNS
 from ...tables import TableRow
 from ..clips import AudioFolder
 from ..collector import Collector, source_rows

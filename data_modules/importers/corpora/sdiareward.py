@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import DataError, bad_value, counted
+from ....core.errors import DataError, bad_value, counted
 from ...tables import TableRow
 from .. import AudioRoot
 from ..assemble import Imported

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ...errors import DataError, counted, shown
+from ....core.errors import DataError, counted, shown
 from ...tables import TableRow
 from .. import NoOptions
 from ..assemble import Imported

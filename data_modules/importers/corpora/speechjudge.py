@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ...errors import AudioError, bad_value, shown
+from ....core.errors import AudioError, bad_value, shown
 from ...tables import TableRow, plain_text
 from .. import NoOptions
 from ..assemble import Imported

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...errors import bad_value
+from ....core.errors import bad_value
 from .. import AudioRoot
 from ..assemble import Imported
 from .mapping import CorpusMapping, CorpusReader

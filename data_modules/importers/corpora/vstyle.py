@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ...errors import DataError, counted
+from ....core.errors import DataError, counted
 from ...tables import TableRow, read_records
 from ..assemble import Imported
 from ..collector import Collector, source_files

@@ -13,11 +13,11 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 
-from ....data_modules.audio import AudioSource, Clip, decode
-from ....data_modules.errors import AudioError, UserError
-from ....data_modules.functionals import FUNCTIONALS, functionals
-from ....data_modules.parallel import map_threads
-from ....data_modules.prosody import RATE
+from ....audio.decode import AudioSource, Clip, decode
+from ....audio.functionals import FUNCTIONALS, functionals
+from ....audio.prosody import RATE
+from ....core.errors import AudioError, UserError
+from ....core.processes import map_threads
 from ....data_modules.schema import Pair, PairDataset
 from .. import OK
 from .regression import Learn, RegressionJudge, Standardised, searched

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from ....data_modules.errors import DataError, UserError
+from ....core.disk_store import DiskStore
+from ....core.errors import DataError, UserError
 from ....data_modules.folds import even_folds
-from ....data_modules.schema import PairDataset
+from ....data_modules.schema import Pair, PairDataset
 from ....data_modules.splits import kept_together
 from ....data_modules.unchanged import check_unchanged
-from ....models.artifact import describe, read_settings
+from ....models.backbones.inputs import Inputs
 from ....models.closed_form import EXACT, FOLDS, FeatureBatch, fit
 from ....models.description import Provenance
-from ....models.disk_store import DiskStore
 from ....models.hub import is_judge
 from ....models.judge import EmpathyJudge
-from ....models.probe import ClipReader, Probe, Rated, compare_as, head_at, shuffled, standardise, without_adapters
-from ....models.scoring import Predictor, choose_device
+from ....models.probe import OfClips, Probe, Rated, compare_as, head_at, shuffled, standardise, without_adapters
 from ....models.settings import HeadInputSettings, JudgeSettings
+from ....scoring.artifact import describe, read_settings
+from ....scoring.predictor import KEPT_BYTES, Predictor, choose_device
 from ...judge_names import PROBE
 from ...measurement import Loading
 from ...report.others import LearningPoint
 from ...statistics.bootstrap import Resamples, difference, spearmans, with_interval
 from ..trained import TrainedJudge
 
+_BATCH = 16  # pairs that the backbone reads at once
 _SHARES, _REPEATS = (0.125, 0.25, 0.5, 1.0), 3
 
 
@@ -168,3 +173,39 @@ def _fit(spec: str, judge: EmpathyJudge, dataset: PairDataset, seed: int, reader
     compare_as(judge, solution)
     judge.head.load_state_dict(head_at(judge, solution, at).state_dict())
     return {**solution.record, "unusable_pairs": len(pairs) - solution.record["pairs"]}
+
+
+class ClipReader:
+    """A `Reader` in one process that encodes each clip once; pairs whose audio cannot be used are left out.
+
+    Of an encoder without a language model no audio states are kept, which take megabytes a second (all layers), but
+    their statistics alone, some kilobytes a clip: a probe reads nothing else, since the fusion is untrained.
+    """
+
+    def __init__(self, judge: EmpathyJudge, store: DiskStore | None = None) -> None:
+        """See `Predictor` for the arguments."""
+        self.judge = judge
+        statistics = judge.backbone.untrained_states
+        kept = math.inf if statistics else KEPT_BYTES
+        self._encoder = Predictor(judge, _BATCH, store, kept_bytes=kept, statistics_alone=statistics)
+
+    def inputs(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], Inputs]]:
+        """Pairs whose audio can be used, in batches, and what the judge reads of them, on its device."""
+        for start in range(0, len(pairs), _BATCH):
+            batch = pairs[start : start + _BATCH]
+            clips = dict.fromkeys(chain.from_iterable(pair.clips for pair in batch))
+            states, _, failed = self._encoder.encode(clips)
+            usable = [pair for pair in batch if failed.keys().isdisjoint(pair.clips)]
+            if usable:
+                yield usable, self.judge.build_inputs(usable, states).to(self.judge.device)
+
+    @torch.inference_mode()
+    def clip_features(self, pairs: Sequence[Pair]) -> Iterator[OfClips]:
+        for _, inputs in self.inputs(pairs):
+            layers, functionals = self.judge.clip_features(inputs)
+            yield None if layers is None else layers.cpu(), None if functionals is None else functionals.cpu()
+
+    @torch.inference_mode()
+    def features(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], np.ndarray]]:
+        for usable, inputs in self.inputs(pairs):
+            yield usable, self.judge.pooled(inputs, untrained=False).cpu().double().numpy()

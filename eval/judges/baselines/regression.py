@@ -16,7 +16,7 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
-from ....data_modules.errors import DataError, counted
+from ....core.errors import DataError, counted
 from ....data_modules.folds import even_folds
 from ....data_modules.schema import Dimension, Pair, PairDataset
 from ....models import closed_form

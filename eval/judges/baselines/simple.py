@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ....data_modules.errors import DataError, UserError, names_shown, shown
+from ....core.errors import DataError, UserError, names_shown, shown
 from ....data_modules.schema import Dimension, Pair, PairDataset
 from ...judge_names import HUMAN
 from .. import given_scores, score_table

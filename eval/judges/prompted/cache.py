@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from ....data_modules.errors import UserError
+from ....core.errors import UserError
 from .provider import Provider
 from .questions import Question
 from .replies import Reply

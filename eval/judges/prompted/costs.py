@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....data_modules.errors import AudioError, UserError, counted
+from ....core.errors import AudioError, UserError, counted
 from ....data_modules.schema import Pair
 from .cache import cache_key
 from .judges import PromptedJudge

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from platformdirs import user_cache_path
 
-from ....data_modules.errors import UserError, counted, shown
+from ....core.errors import UserError, counted, shown
 from ....data_modules.ratings import Dimension
 from ....data_modules.schema import PairDataset
 from ...measurement import Asking

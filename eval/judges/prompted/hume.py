@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import soundfile
 
-from ....data_modules.audio import resample
-from ....data_modules.errors import UserError
+from ....audio.decode import resample
+from ....core.errors import UserError
 from .decisions import DecisionProvider
 from .questions import Question, Sound
 from .replies import Reply, RequestError, Usage, tokens

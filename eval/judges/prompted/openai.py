@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ....data_modules.audio import Clip
+from ....audio.decode import Clip
 from .provider import ALTERNATIVES, Provider
 from .questions import PromptMessage, Question, Sound, sound_of
 from .replies import ANSWERED, BLOCKED, CUT_OFF, EMPTY, REFUSED, Reply, Usage, chances, read, tokens

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pydantic_core
 
-from ....data_modules.errors import UserError, counted, shown
+from ....core.errors import UserError, counted, shown
 from .questions import Question
 from .replies import Reply, RequestError, Usage, error_in, page_in_words, retry_after, status_in
 from .settings import AnswerMode, PromptedSettings, server_address

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 import soundfile
 
-from ....data_modules.audio import AudioSource, load_clip, resample
-from ....data_modules.errors import UserError, shown
+from ....audio.decode import AudioSource, load_clip, resample
+from ....core.errors import UserError, shown
 from ....data_modules.ratings import Dimension
 from ....data_modules.schema import Pair
 from ....data_modules.steps import STEP_TOLERANCE

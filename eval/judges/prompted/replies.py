@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ....data_modules.numerals import parse_number
+from ....core.numerals import parse_number
 
 ANSWERED, REFUSED, BLOCKED = "answered", "refused", "blocked by safety filter"
 EMPTY, CUT_OFF = "empty answer", "cut off"

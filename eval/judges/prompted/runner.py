@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ....data_modules.errors import ASKED_TO_STOP, AudioError, UserError
-from ....data_modules.parallel import ProgressBar, in_daemon_thread, listen, restore
+from ....core.errors import ASKED_TO_STOP, AudioError, UserError
+from ....core.processes import ProgressBar, in_daemon_thread, listen, restore
 from .budget import Budget
 from .cache import AnswerCache, CachedAnswer, cache_key
 from .prices import PRICES

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
-from ....data_modules.errors import UserError, shown
-from ....data_modules.numerals import is_plain, parse_number
+from ....core.errors import UserError, shown
+from ....core.numerals import is_plain, parse_number
 from .prices import Price
 
 RubricName = Literal["vocal", "attunement", "support", "plain"]

@@ -7,8 +7,9 @@ from typing import Any
 
 import datasets
 import evaluate
-from empathy_judge.audio_inputs import Audio
-from empathy_judge.scorer import Scorer
+
+from ....scoring.audio_inputs import Audio
+from ....scoring.scorer import Scorer
 
 _DESCRIPTION = """Scores of vocal empathy (how a reply sounds, not what it says) by a trained judge, on the scale of its
 raters. What such a score is worth is stated in the judge's model card: agreement with people, and its ceiling."""
@@ -18,7 +19,7 @@ Args:
     data: Paths of the audio files with the responses.
     contexts: Paths of what they answer, one per response; None = without.
     judge: Folder of an exported judge.
-    backbone, device: See `empathy_judge.scorer.Scorer.from_pretrained`.
+    backbone, device: See `empathy_judge.scoring.scorer.Scorer.from_pretrained`.
 
 Returns:
     ``scores``: dimension -> one score per response; ``mean``: dimension -> their mean. Rating points.

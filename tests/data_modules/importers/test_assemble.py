@@ -15,12 +15,12 @@ from typing import Any
 from unittest.mock import DEFAULT, Mock
 
 import pytest
+from empathy_judge.core.errors import DataError
+from empathy_judge.core.staging import STAGE_NOTES
 from empathy_judge.data_modules import storage
-from empathy_judge.data_modules.errors import DataError
 from empathy_judge.data_modules.importers import assemble as assembling
 from empathy_judge.data_modules.importers import clips
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.data_modules.staging import STAGE_NOTES
 from filelock import FileLock
 
 from ..builders import Source

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 from empathy_judge.cli import main
-from empathy_judge.data_modules.errors import shown
+from empathy_judge.core.errors import shown
 
 from ..builders import Source, reasons
 

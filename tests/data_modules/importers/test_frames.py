@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import soundfile
-from empathy_judge.data_modules.audio import load_clip
-from empathy_judge.data_modules.errors import DataError, UserError
+from empathy_judge.audio.decode import load_clip
+from empathy_judge.core.errors import DataError, UserError
 from empathy_judge.data_modules.importers import hugging_face
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.importers.frames import dataset_from_frames, dataset_to_hugging_face

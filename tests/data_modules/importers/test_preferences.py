@@ -10,8 +10,8 @@ import datasets
 import numpy as np
 import pytest
 import soundfile
+from empathy_judge.audio.decode import audio_hash
 from empathy_judge.cli import main
-from empathy_judge.data_modules.audio import audio_hash
 from empathy_judge.data_modules.schema import PairDataset
 
 from ...conftest import output_of

@@ -13,7 +13,7 @@ import pytest
 import soundfile
 from datasets.table import InMemoryTable
 from empathy_judge import PairDataset, dataset_from_frames
-from empathy_judge.data_modules.errors import DataError, UserError
+from empathy_judge.core.errors import DataError, UserError
 from empathy_judge.data_modules.importers import hugging_face, table
 from empathy_judge.data_modules.importers.assemble import assemble
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules import importers
-from empathy_judge.data_modules.errors import UserError
 from empathy_judge.data_modules.ratings import Dimension
 
 from ..builders import EMPATHY, scores

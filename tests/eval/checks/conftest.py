@@ -6,8 +6,8 @@ from dataclasses import fields
 from functools import cache
 
 import numpy as np
-from empathy_judge.data_modules.audio import Clip, resample
-from empathy_judge.data_modules.espeak import Tone, Voice, restart, speak
+from empathy_judge.audio.decode import Clip, resample
+from empathy_judge.audio.espeak import Tone, Voice, restart, speak
 from empathy_judge.data_modules.schema import Pair, Turn
 
 from ..conftest import tone_clip

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.data_modules.audio import Clip, decode
+from empathy_judge.audio.decode import Clip, decode
 from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset, Turn
 from empathy_judge.eval import evaluate as module
 from empathy_judge.eval.checks import CHECKS, DEFAULT_CHECKS

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from empathy_judge.data_modules.audio import Clip
+from empathy_judge.audio.decode import Clip
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.eval.checks import CHECKS
 from empathy_judge.eval.checks.pairs import context_only, context_swapped, response_only, response_swapped, silent

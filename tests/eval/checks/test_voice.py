@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from empathy_judge.data_modules import prosody
-from empathy_judge.data_modules.audio import Clip, decode
-from empathy_judge.data_modules.espeak import Tone
+from empathy_judge.audio import prosody
+from empathy_judge.audio.decode import Clip, decode
+from empathy_judge.audio.espeak import Tone
 from empathy_judge.eval.checks import recording, voice
 from empathy_judge.eval.checks.voice import pulses
 

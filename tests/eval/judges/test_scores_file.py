@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.batch_scoring.scores import write_scores
-from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.errors import DataError
+from empathy_judge.audio.decode import Clip
+from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.ratings import is_name
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval.judges import check_score_table, score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.judges.scores_file import ScoresFile
 from empathy_judge.eval.results import write_results
-from empathy_judge.models.score_table import SCORE_COLUMNS, Column, row_columns
+from empathy_judge.scoring.batch.scores import write_scores
+from empathy_judge.scoring.score_table import SCORE_COLUMNS, Column, row_columns
 
 SOUND = Clip(np.zeros(800, dtype=np.float32), 8000)
 PAIRS = [Pair(name, SOUND) for name in ("a", "b", "c")]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pandas as pd
-from empathy_judge import scorer as scorer_module
 from empathy_judge.cli import main
 from empathy_judge.eval.judges import trained as trained_module
+from empathy_judge.scoring import scorer as scorer_module
 
 from ...conftest import failed
 from ..conftest import Page

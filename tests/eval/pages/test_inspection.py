@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pandas as pd
-from empathy_judge.data_modules.audio import decode
+from empathy_judge.audio.decode import decode
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset
 from empathy_judge.data_modules.writing import write_dataset
 from empathy_judge.eval.inspection import inspection_facts

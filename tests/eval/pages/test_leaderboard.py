@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import soundfile
 from empathy_judge import leaderboard
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 
 from ..conftest import HOSTILE, Page
 

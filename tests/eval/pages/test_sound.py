@@ -9,8 +9,8 @@ import re
 import numpy as np
 import pytest
 import soundfile
-from empathy_judge.data_modules.audio import Clip, decode
-from empathy_judge.data_modules.errors import AudioError
+from empathy_judge.audio.decode import Clip, decode
+from empathy_judge.core.errors import AudioError
 from empathy_judge.eval.pages.sound import MAX_EMBEDDED, dot_strip, embedded, playable
 
 from ...conftest import encoded, tone

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.audio.decode import Clip
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint

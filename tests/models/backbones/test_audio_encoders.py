@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from empathy_judge.data_modules.audio import Clip
+from empathy_judge.audio.decode import Clip
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones.audio_encoders import OTHER, PADDING, RESPONSE, USER, WIDTH, CrossAttentionFusion
 from empathy_judge.models.backbones.inputs import Clips

@@ -10,12 +10,12 @@ import re
 import pytest
 import torch
 from empathy_judge import EmpathyReward
-from empathy_judge.batch_scoring.scores import print_scores, score_table
-from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.errors import TextError
+from empathy_judge.audio.decode import Clip
+from empathy_judge.core.errors import TextError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.eval.judges.trained import TrainedJudge
 from empathy_judge.models.backbones.audio_language_model import messages
+from empathy_judge.scoring.batch.scores import print_scores, score_table
 
 RATE = 16_000
 UNREADABLE = {

@@ -6,19 +6,19 @@ from unittest import mock
 
 import pytest
 import torch
-from empathy_judge.data_modules.audio import Clip
+from empathy_judge.audio.decode import Clip
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models import backbones
-from empathy_judge.models.artifact import load_any
 from empathy_judge.models.backbones.layers import LayerStatistics
-from empathy_judge.models.export.write import merge_adapter, write_backbone
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.model_card import render_card
-from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import JudgeSettings, LoraSettings
+from empathy_judge.scoring.artifact import load_any
+from empathy_judge.scoring.export.write import merge_adapter, write_backbone
+from empathy_judge.scoring.model_card import render_card
+from empathy_judge.scoring.predictor import Predictor
 from empathy_judge.train.memory import LiveMemory, step_memory
 
-from ..conftest import described, saved
+from ...scoring.conftest import described, saved
 from .conftest import FAMILIES, RATE, SCALES, judge_of, loaded, refused
 
 IN_BFLOAT16 = 0.06
@@ -115,7 +115,7 @@ def test_pairs_that_begin_alike_have_the_scores_that_each_has_alone(
     rows = [(0, 0), (3, 1), (1, 0), (0, 1), (2, 2), (3, 0), (0, 2), (0, 2)]
     asked = [replace(pairs[first], pair_id=f"{n}", response=responses[r]) for n, (first, r) in enumerate(rows)]
     alone = torch.cat([judge(judge.build_inputs([pair]).to(device)) for pair in asked]).cpu()
-    together_whatever_the_padding = mock.patch("empathy_judge.models.scoring._PADDED", 10)
+    together_whatever_the_padding = mock.patch("empathy_judge.scoring.predictor._PADDED", 10)
     reading = mock.patch.object(judge.backbone, "hidden_states", wraps=judge.backbone.hidden_states)
     with together_whatever_the_padding, reading as read:
         found = dict(Predictor(judge, batch_size=len(asked)).predict(asked))

@@ -4,7 +4,7 @@ sizes without an audio tower."""
 from unittest import mock
 
 import torch
-from empathy_judge.data_modules.audio import Clip
+from empathy_judge.audio.decode import Clip
 from empathy_judge.data_modules.schema import Pair, Turn
 from torch.nn import functional
 

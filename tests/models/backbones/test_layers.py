@@ -6,12 +6,12 @@ import shutil
 
 import pytest
 import torch
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.models.backbones.layers import passing_on
-from empathy_judge.models.export.write import write_backbone
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.settings import HeadInputSettings
+from empathy_judge.scoring.export.write import write_backbone
 from safetensors.torch import load_file, save_file
 from torch import nn
 

@@ -12,9 +12,9 @@ from unittest import mock
 
 import pytest
 import torch
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.models.backbones import TRANSFORMERS
-from empathy_judge.models.export.write import write_backbone
+from empathy_judge.scoring.export.write import write_backbone
 from safetensors.torch import load_file, save_file
 
 from .conftest import equal, in_shards, loaded, refused, weights_of

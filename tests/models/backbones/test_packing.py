@@ -10,15 +10,15 @@ from unittest import mock
 
 import pytest
 import torch
-from empathy_judge.data_modules.audio import Clip
+from empathy_judge.audio.decode import Clip
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones import packing
 from empathy_judge.models.backbones.attention import KERNEL
 from empathy_judge.models.backbones.layers import recompute_activations
 from empathy_judge.models.backbones.packing import pack
 from empathy_judge.models.feature_cache import states_entering
-from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import HeadInputSettings
+from empathy_judge.scoring.predictor import Predictor
 from torch import Tensor
 from transformers import AttentionInterface
 

@@ -37,10 +37,10 @@ from empathy_judge.data_modules.schema import DatasetCard, Dimension, PairDatase
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.writing import write_dataset
 from empathy_judge.models import BEST, CHECKPOINTS, LAST
-from empathy_judge.models.artifact import load_any
 from empathy_judge.models.backbones import FAMILIES
-from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.weight_files import read_checkpoint
+from empathy_judge.scoring.artifact import load_any
+from empathy_judge.scoring.predictor import Predictor
 from empathy_judge.train.checkpointing import position_of
 from empathy_judge.train.recipe import RecipeParser
 

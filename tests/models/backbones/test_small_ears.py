@@ -8,22 +8,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from empathy_judge.audio.decode import Clip
 from empathy_judge.cli import main
-from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.disk_store import DiskStore
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
-from empathy_judge.eval.judges.baselines.probe import open_probe
+from empathy_judge.eval.judges.baselines.probe import ClipReader, open_probe
 from empathy_judge.models import BEST, CHECKPOINTS, probe
-from empathy_judge.models.artifact import load_any
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
-from empathy_judge.models.disk_store import DiskStore
 from empathy_judge.models.feature_cache import ClipStates
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.models.probe import ClipReader
-from empathy_judge.models.scoring import Predictor
 from empathy_judge.models.settings import HeadInputSettings, JudgeSettings, LoraSettings
 from empathy_judge.models.weight_files import read_checkpoint
+from empathy_judge.scoring.artifact import load_any
+from empathy_judge.scoring.predictor import Predictor
 from empathy_judge.train.run import train
 from lightning.pytorch.callbacks import LambdaCallback
 from safetensors.torch import load_file, save_file

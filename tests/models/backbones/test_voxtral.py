@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import soundfile
 import torch
-from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.audio.decode import Clip
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.audio_language_model import messages

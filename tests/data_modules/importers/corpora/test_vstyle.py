@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from empathy_judge.data_modules.audio import audio_hash
+from empathy_judge.audio.decode import audio_hash
 from empathy_judge.data_modules.importers.corpora import vstyle
 from empathy_judge.data_modules.ratings import Dimension
 

@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from empathy_judge.data_modules.audio import Clip
-from empathy_judge.data_modules.errors import DataError
-from empathy_judge.data_modules.functionals import FUNCTIONALS, functionals
+from empathy_judge.audio.decode import Clip
+from empathy_judge.audio.functionals import FUNCTIONALS, functionals
+from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
 from empathy_judge.eval.judges import OK, check_score_table
 from empathy_judge.eval.judges.baselines import acoustic

@@ -11,8 +11,8 @@ from empathy_judge.cli import main
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.eval.judges.baselines.probe import learning_curve, open_probe
 from empathy_judge.eval.report.others import PlanReport
-from empathy_judge.models.artifact import load_any
-from empathy_judge.models.scoring import Predictor
+from empathy_judge.scoring.artifact import load_any
+from empathy_judge.scoring.predictor import Predictor
 from empathy_judge.train.run import train
 
 from ....conftest import output_of

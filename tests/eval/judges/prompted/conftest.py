@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import soundfile
-from empathy_judge.data_modules.audio import Clip
+from empathy_judge.audio.decode import Clip
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, Pair, PairDataset, Turn
 from empathy_judge.data_modules.writing import write_dataset

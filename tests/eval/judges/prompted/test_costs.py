@@ -7,7 +7,7 @@ from datetime import date
 
 import pytest
 from empathy_judge.cli import main
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.eval.judges.prompted import prices
 from empathy_judge.eval.judges.prompted.costs import check_budget, disclosure, planned

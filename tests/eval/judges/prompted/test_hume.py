@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import soundfile
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.costs import disclosure, example_request, planned
 

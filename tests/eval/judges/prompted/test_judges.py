@@ -6,7 +6,7 @@ import json
 from collections import Counter
 
 import pytest
-from empathy_judge.data_modules.audio import Clip
+from empathy_judge.audio.decode import Clip
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.eval.judges import OK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval.judges.prompted.questions import AnswerForm, Unread, describe, score_question

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.questions import NO_DISTRIBUTION, WRONG_LEVELS
 from empathy_judge.eval.judges.prompted.replies import error_in, page_in_words, status_in

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pandas as pd
 import pytest
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.costs import disclosure, planned

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.eval.judges.prompted.prices import Price
 from empathy_judge.eval.judges.prompted.settings import PromptedSettings, parse_settings
 

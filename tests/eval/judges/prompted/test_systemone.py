@@ -6,7 +6,7 @@ import base64
 from dataclasses import replace
 
 import pytest
-from empathy_judge.data_modules.errors import UserError
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import Turn
 from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.cache import cache_key

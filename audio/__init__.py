@@ -1,0 +1,1 @@
+"""Sound: files of many formats made samples, and what is measured on them."""

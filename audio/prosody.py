@@ -1,0 +1,156 @@
+"""What the signal says about delivery: pitch, pitch range, loudness, harmonicity, rate."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .decode import resample
+
+RATE = 16_000
+"""Hz; clips are measured at this rate."""
+HOP = 320
+"""Samples between frames (20 ms)."""
+_WINDOW = 800  # 50 ms: three periods of the lowest pitch
+_LOWEST, _HIGHEST = 65.0, 550.0  # Hz
+_VOICED = 0.45  # autocorrelation peak above which a frame counts as voiced (Boersma, 1993)
+_OCTAVE_COST = 0.02  # favours the shorter of two equally good periods (Boersma, 1993)
+MIN_VOICED = 10
+"""Voiced frames (0.2 s) below which nothing is said about a voice."""
+_OCTAVE_ERROR = 9.0  # semitones from the median beyond which a pitch is taken for a tracking error
+_SILENCE_DB = 30.0  # frames this far below the loudest are pauses
+_BLOCK = 3_000  # frames at a time (60 s): those of an hour would take 4 GB
+
+
+@dataclass(frozen=True)
+class Track:
+    """Frame-level measures, one value per 20 ms."""
+
+    pitch: np.ndarray  # fundamental frequency in Hz `(frames,)`, NaN where unvoiced
+    level: np.ndarray  # RMS in dB relative to full scale `(frames,)`
+    harmonicity: np.ndarray  # autocorrelation peak `(frames,)`, 0 to 1
+    active: np.ndarray  # frames that hold speech rather than a pause `(frames,)`
+
+
+@dataclass(frozen=True)
+class Prosody:
+    """Clip-level measures; NaN where the clip has too little voiced speech to tell."""
+
+    pitch: float  # median fundamental frequency in Hz
+    pitch_range: float  # distance between its 10th and 90th percentile in semitones
+    level: float  # RMS of the frames that hold speech, in dB relative to full scale
+    harmonicity: float  # mean autocorrelation peak of the voiced frames, 0 to 1
+    seconds: float  # from the first to the last frame that holds speech
+
+
+def track(samples: np.ndarray) -> Track:
+    """Measure pitch and level frame by frame.
+
+    Pitch is the best peak of the windowed autocorrelation divided by that of the window (Boersma, 1993), without his
+    path search; a three-frame median removes single octave errors.
+
+    Args:
+        samples: Mono `(samples,)` at `RATE` Hz, at least one frame long.
+    """
+    import torch  # takes seconds, which `agreement` and `plan`, without audio, should not wait for
+
+    padded = torch.nn.functional.pad(torch.from_numpy(np.ascontiguousarray(samples)), (_WINDOW // 2, _WINDOW // 2))
+    window = torch.hann_window(_WINDOW)
+    lags = torch.arange(int(RATE / _HIGHEST), int(RATE / _LOWEST) + 1)
+    n_fft = 2 * _WINDOW
+    # the autocorrelation of a windowed frame falls with the lag as that of the window does: it is divided by it
+    of_window = torch.fft.irfft(torch.fft.rfft(window, n_fft).abs().square(), n_fft)
+    parts = []
+    for frames in padded.unfold(0, _WINDOW, HOP).split(_BLOCK):
+        # digital silence has -120 dB, not minus infinity, and a correlation of 0, not NaN
+        level = 10 * torch.log10(frames.square().mean(-1) + 1e-12)
+        centred = (frames - frames.mean(-1, keepdim=True)) * window
+        correlation = torch.fft.irfft(torch.fft.rfft(centred, n_fft).abs().square(), n_fft)
+        normalised = correlation[:, lags] / (correlation[:, :1] + 1e-9) / (of_window[lags] / of_window[0])
+        best_lag = (normalised - _OCTAVE_COST * torch.log2(lags * _LOWEST / RATE)).argmax(-1)
+        parts.append((level, best_lag, normalised.gather(1, best_lag[:, None])[:, 0].clamp(0, 1)))
+    level, best_lag, peak = map(torch.cat, zip(*parts, strict=True))
+    active = level > level.max() - _SILENCE_DB
+    pitch = RATE / lags[best_lag].double()
+    pitch[~(active & (peak > _VOICED))] = torch.nan
+    smoothed = torch.nn.functional.pad(pitch, (1, 1), value=torch.nan).unfold(0, 3, 1).nanmedian(-1).values
+    smoothed[pitch.isnan()] = torch.nan
+    return Track(smoothed.numpy(), level.double().numpy(), peak.double().numpy(), active.numpy())
+
+
+def steady_pitch(frames: Track) -> np.ndarray:
+    """Pitch in Hz `(frames,)` without what is taken for tracking errors, which lie far from the median.
+
+    NaN at these frames, at unvoiced ones, and everywhere in a clip with fewer than `MIN_VOICED` voiced frames.
+    """
+    if np.count_nonzero(~np.isnan(frames.pitch)) < MIN_VOICED:
+        return np.full_like(frames.pitch, np.nan)
+    distance = np.abs(12 * np.log2(frames.pitch / np.nanmedian(frames.pitch)))
+    return np.where(distance < _OCTAVE_ERROR, frames.pitch, np.nan)
+
+
+class ClipFacts(NamedTuple):
+    """Measurements of one clip."""
+
+    seconds: float  # duration
+    level: float  # RMS of the frames that are not pauses, dB relative to full scale
+    voiced: float  # seconds in which a voice has a pitch; 0 where there are too few to tell
+    pitch: float  # median fundamental frequency in Hz; NaN without a voice
+
+
+def clip_facts(windows: Sequence[np.ndarray], rate: int) -> ClipFacts:
+    """Measure a decoded clip: mono samples at `rate` Hz, one piece after the other."""
+    samples = np.concatenate(windows)
+    frames = track(samples if rate == RATE else resample(samples, rate, RATE))
+    pitch = steady_pitch(frames)
+    voiced = np.count_nonzero(~np.isnan(pitch))
+    power = np.mean(10 ** (frames.level[frames.active] / 10))
+    return ClipFacts(
+        seconds=len(samples) / rate,
+        level=float(10 * np.log10(power)),
+        voiced=voiced * HOP / RATE,
+        pitch=float(np.nanmedian(pitch)) if voiced else math.nan,
+    )
+
+
+def voiced_shares(pieces: Sequence[np.ndarray], rate: int) -> list[float]:
+    """Share of the voiced frames of a clip in each of its pieces, in sum 1; without a voice, of its duration.
+
+    The pieces, two or more, are mono samples at `rate` Hz, one after the other; which frames hold speech is decided
+    over all of them.
+    """
+    voiced = np.flatnonzero(~np.isnan(steady_pitch(track(resample(np.concatenate(pieces), rate, RATE))))) * HOP / RATE
+    ends = np.cumsum([len(piece) for piece in pieces])
+    frames = np.bincount(np.searchsorted(ends[:-1] / rate, voiced, side="right"), minlength=len(pieces))
+    amounts = frames if frames.any() else np.diff(ends, prepend=0)
+    return (amounts / amounts.sum()).tolist()
+
+
+def summarise(frames: Track) -> Prosody:
+    """Clip-level measures of a track."""
+    pitch = steady_pitch(frames)
+    active = np.flatnonzero(frames.active)
+    power = 10 ** (frames.level[frames.active] / 10)
+    if not np.isnan(pitch).all():
+        low, median, high = np.nanpercentile(pitch, [10, 50, 90])
+        harmonicity = float(frames.harmonicity[~np.isnan(frames.pitch)].mean())
+    else:
+        low = median = high = harmonicity = float("nan")
+    return Prosody(
+        pitch=float(median),
+        pitch_range=float(12 * np.log2(high / low)),
+        level=float(10 * np.log10(power.mean())),
+        harmonicity=harmonicity,
+        seconds=float((active[-1] - active[0] + 1) * HOP / RATE),
+    )
+
+
+def count_syllables(text: str) -> int:
+    """Syllables of an English sentence, estimated as groups of vowel letters (a final silent e is not counted)."""
+    words = re.findall(r"[a-z]+", text.lower())
+    return sum(max(1, len(re.findall(r"[aeiouy]+", re.sub(r"(?<=[^l])e$", "", word)))) for word in words)

@@ -1,0 +1,425 @@
+"""A manifest scored into a file: rows and columns, what is kept when it ends early, and who may go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import soundfile
+from empathy_judge.core.errors import UserError
+from empathy_judge.core.processes import Launch
+from empathy_judge.scoring.batch import run
+from empathy_judge.scoring.batch.job import Parts
+from empathy_judge.scoring.batch.run import score_manifest
+from empathy_judge.scoring.batch.workers import Worker
+
+from .conftest import BAD, Killed, fail, never, read, row, rows_with_bad_ones
+
+pytestmark = pytest.mark.usefixtures("small_chunks")
+NAMES = ["pair_id", "empathy", "warmth", "empathy_label", "warmth_label", "warnings", "windows", "seconds", "status"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_each_row_comes_back_in_its_place(suffix, write, make_job, in_process, scorer, clips):
+    job = make_job(write(rows_with_bad_ones(), f"m.{suffix}"), f"deep/scores.{suffix}")
+    summary = score_manifest(job, in_process)
+    assert (summary.rows, summary.scored, summary.done_before) == (20, 15, 0)
+    assert summary.failed == {kind: 1 for _, kind in BAD.values()}
+    assert summary.pairs_per_second == pytest.approx(20 / summary.seconds, rel=1e-2)
+    found = read(job.out)
+    assert list(found[0]) == NAMES
+    assert [one["pair_id"] for one in found] == [f"p{number}" for number in range(20)]
+    for number, one in enumerate(found):
+        if number in BAD:
+            name, kind = BAD[number]
+            assert name in one["status"]
+            assert kind in one["status"]
+            assert all(one[column] in ("", None) for column in NAMES[1:-1])
+        else:
+            assert one["status"] == "ok"
+    for number in (0, 2, 18):
+        context = clips / "c.wav" if number % 3 else None
+        expected = scorer.assess(context, clips / f"r{number % 4}.wav")
+        for name, own in expected.scores.items():
+            assert float(found[number][name]) == pytest.approx(own.score, abs=1e-5)
+            assert found[number][f"{name}_label"] == own.label
+    assert sorted(path.name for path in job.out.parent.iterdir()) == [job.out.name, f"{job.out.name}.summary.json"]
+    assert json.loads((job.out.parent / f"{job.out.name}.summary.json").read_text()) == dataclasses.asdict(summary)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_context_and_system_come_back_where_the_manifest_has_them(suffix, write, make_job, in_process, judge_folder):
+    rows = [{**row(number), "group_id": 7, "system_id": f"v{number % 2}", "other": "x"} for number in range(4)]
+    rows[3]["response_audio"] = "absent.wav"
+    job = make_job(write(rows, f"systems.{suffix}"), f"systems-scores.{suffix}")
+    summary = score_manifest(job, in_process)
+    found = read(job.out)
+    assert list(found[0]) == [NAMES[0], "group_id", "system_id", *NAMES[1:]]
+    assert [(one["group_id"], one["system_id"]) for one in found] == [
+        ("7", "v0"),
+        ("7", "v1"),
+        ("7", "v0"),
+        ("7", "v1"),
+    ]
+    assert "no such file" in found[3]["status"]
+    dimensions = json.loads((judge_folder / "judge.json").read_text())["dimensions"]
+    assert summary.judge == {"dimensions": dimensions, "weights": None, "three_way": {}}
+
+
+def test_long_clips_are_heard_in_windows_and_counted(write, make_job, in_process, clips, make_tone):
+    soundfile.write(clips / "long.wav", make_tone(25, 150, 0.3), 16_000)
+    rows = [row(number, situation="Late.") for number in range(4)]
+    rows[2] |= {"response_audio": "long.wav"}
+    job = make_job(write(rows, "long.jsonl"), "long-scores.jsonl")
+    summary = score_manifest(job, in_process)
+    assert (summary.windowed, summary.scored) == (1, 4)
+    assert "heard in windows: 1 (a clip is longer than the judge hears at once; --no-windows" in summary.in_words()
+    found = read(job.out)
+    assert [one["windows"] for one in found] == [1, 1, 3, 1]
+    assert found[2]["seconds"] == 25.0
+
+
+def test_clips_may_stand_in_the_table(write, make_job, in_process, clips):
+    def inside(name):
+        return {"bytes": (clips / name).read_bytes(), "path": name}
+
+    rows = [row(number, situation="Late.") for number in range(9)]
+    embedded = [
+        {**one, "context_audio": inside("c.wav"), "response_audio": inside(one["response_audio"])} for one in rows
+    ]
+    embedded[3]["response_audio"] = inside("text.wav")
+    found = []
+    for name, own in (("plain", rows), ("embedded", embedded)):
+        job = make_job(write(own, f"{name}.parquet"), f"{name}.jsonl")
+        score_manifest(job, in_process)
+        found.append(read(job.out))
+    assert "bytes of audio>: not a sound file" in found[1][3]["status"]
+    for plain, inner in zip(*found, strict=True):
+        if inner["pair_id"] != "p3":
+            assert inner["status"] == "ok"
+            assert inner["warmth"] == pytest.approx(plain["warmth"], abs=1e-5)
+
+
+def test_what_was_done_is_kept_and_the_end_is_the_same(write, make_job, undisturbed, scorer, begin):
+    job = make_job(write(rows_with_bad_ones()), "scores.csv")
+    for chunks in (1, 1):
+        begin(job, chunks)
+        assert not job.out.exists()
+    folder = Parts(job).folder
+    assert sorted(path.name[:11] for path in folder.glob("part-*")) == ["part-000000", "part-000001"]
+    (folder / ".part-000002.0123.tmp").write_text("half")  # of a process that was killed while it wrote
+    missing = []
+
+    def last(parts, look):
+        missing.extend(parts.missing())
+        Worker(parts, scorer).run()
+
+    summary = score_manifest(job, last)
+    assert [chunk.number for chunk in missing] == [2]
+    assert (summary.done_before, summary.rows, summary.scored) == (16, 20, 15)
+    assert job.out.read_bytes() == undisturbed(job.manifest).read_bytes()
+    assert not folder.exists()
+
+
+def test_a_process_that_ends_before_its_summary_is_gone_on_with(write, make_job, in_process, undisturbed, monkeypatch):
+    """The scores were there, and the same command took them for those of somebody else."""
+    job = make_job(write(rows_with_bad_ones()), "scores.csv")
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "replace_text", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            score_manifest(job, in_process)
+    assert job.out.exists()
+    summary = score_manifest(job, in_process)
+    assert (summary.done_before, summary.scored) == (20, 15)
+    assert job.out.read_bytes() == undisturbed(job.manifest).read_bytes()
+    assert not Parts(job).folder.exists()
+
+
+def test_scores_that_were_changed_after_such_an_end_stay(write, make_job, in_process, monkeypatch):
+    job = make_job(write(rows_with_bad_ones()), "scores.csv")
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "replace_text", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            score_manifest(job, in_process)
+    job.out.write_text("mine")
+    with pytest.raises(UserError, match="is not what this command wrote there"):
+        score_manifest(job, in_process)
+    assert job.out.read_text() == "mine"
+
+
+DAMAGES = {
+    "cut": lambda content: content[:-40],
+    "a line more": lambda content: content + content.splitlines(keepends=True)[-1],
+    "another digit": lambda content: content[:-60] + content[-60:].replace(b"0.", b"1.", 1).replace(b"3", b"4"),
+    "another head": lambda content: content.replace(b'"rows": ', b'"rows": 1', 1),
+    "nested": lambda _: b"[" * 100_000,
+    "gone": lambda _: None,
+}
+
+
+@pytest.mark.parametrize("name", ["part-000001-*", "plan.json"])
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_what_was_damaged_meanwhile_is_made_again(kind, name, write, make_job, in_process, undisturbed, begin):
+    """Between two commands, and, of parts, while one is at work."""
+    job = make_job(write(rows_with_bad_ones()), "scores.csv")
+    begin(job, 2)
+    (path,) = Parts(job).folder.glob(name)
+    missing = []
+
+    def damage() -> None:
+        content = DAMAGES[kind](path.read_bytes())
+        path.unlink() if content is None else path.write_bytes(content)
+
+    damage()
+
+    def disturbed(parts, look):
+        missing.append([chunk.number for chunk in parts.missing()])
+        in_process(parts, look)
+        if name != "plan.json" and len(missing) == 1:
+            damage()
+
+    summary = score_manifest(job, disturbed)
+    assert missing == ([[2]] if name == "plan.json" else [[1, 2], [1]])
+    assert summary.done_before == (16 if name == "plan.json" else 8)
+    assert job.out.read_bytes() == undisturbed(job.manifest).read_bytes()
+    assert not path.parent.exists()
+
+
+def test_parts_that_were_swapped_are_made_again(write, make_job, in_process, undisturbed, begin):
+    """Of the same audio, beside other texts."""
+    rows = [row(number, situation="The child is ill." if 8 <= number < 16 else None) for number in range(20)]
+    job = make_job(write(rows), "scores.csv")
+    begin(job, 2)
+    first, second = sorted(Parts(job).folder.glob("part-*"))
+    assert first.read_bytes() != second.read_bytes()
+    contents = first.read_bytes(), second.read_bytes()
+    second.write_bytes(contents[0])
+    first.write_bytes(contents[1])
+    score_manifest(job, in_process)
+    assert job.out.read_bytes() == undisturbed(job.manifest).read_bytes()
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(write, make_job, in_process, monkeypatch):
+    job, events = make_job(write([row(0)]), "scores.csv"), []
+    sync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda number: (events.append("sync"), sync(number)))
+    monkeypatch.setattr(os, "replace", lambda old, new: (events.append(Path(new).name[:11]), replace(old, new)))
+    score_manifest(job, in_process)
+    plan, part = ["sync", "plan.json"], ["sync", "part-000000"]
+    # before the scores take their place, the plan says what they are
+    assert events == [*plan, *part, "sync", *plan, "scores.csv", "scores.csv."]
+
+
+def test_another_judge_manifest_or_level_is_refused_and_restart_begins_anew(
+    write, make_job, in_process, tmp_path, begin
+):
+    rows = rows_with_bad_ones()
+    job = make_job(write(rows))
+    begin(job, 1)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "judge.json").write_text("{}")
+    write([*rows, row(20)], "longer.csv")
+    for changed, text in (
+        ({"level": 0.5}, r"begun with another level \(usual, now 0\.5\)"),
+        ({"judge": other}, r"begun with another judge \([0-9a-f]{16}, now [0-9a-f]{16}\)"),
+        ({"settings": {"backbone": "org/model"}}, r"another backbone \(as in training, now org/model\)"),
+        ({"checksums": True}, r"another files \(by size and time, now by content\)"),
+        ({"audio_root": Path("/")}, r"another audio root \(none, now /\)"),
+        ({"settings": {"quantization": "nf4"}}, r"another quantization \(as in training, now nf4\)"),
+        ({"manifest": job.manifest.with_name("longer.csv")}, r"another manifest \([0-9a-f]{16}"),
+    ):
+        with pytest.raises(UserError, match=text) as found:
+            score_manifest(dataclasses.replace(job, **changed), in_process)
+        assert "expected the same command as before, or --restart" in str(found.value)
+        assert "\n" not in str(found.value)
+    assert len(Parts(job).entries()) == 2  # a part, and notes of a start
+    changed = dataclasses.replace(job, manifest=job.manifest.with_name("longer.csv"))
+    assert score_manifest(changed, in_process, restart=True).rows == 21
+
+
+def test_a_backbone_with_other_files_is_another(write, make_job, backbone_folder, tmp_path, begin):
+    own = Path(shutil.copytree(backbone_folder, tmp_path / "own"))
+    job = make_job(write(rows_with_bad_ones()), settings={"backbone": str(own)})
+    begin(job, 1)
+    elsewhere = tmp_path / "elsewhere"
+    own.rename(elsewhere)
+    moved = dataclasses.replace(job, settings={"backbone": str(elsewhere)})
+    begin(moved, 1)  # the same files in another place
+    (elsewhere / "processor_config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"begun with another backbone \([0-9a-f]{16}, now [0-9a-f]{16}\)"):
+        score_manifest(moved, fail)
+
+
+@pytest.mark.parametrize("checksums", [False, True])
+def test_what_was_made_of_audio_that_changed_is_scored_again(
+    checksums, write, make_job, in_process, undisturbed, clips, begin
+):
+    def score_done(before: int) -> None:
+        """Score the job, of which so many rows are taken as done."""
+        assert score_manifest(job, in_process).done_before == before
+
+    rows = [row(number, response_audio=f"r{number // 8}.wav") for number in range(24)]
+    rows[9]["response_audio"] = "late.wav"
+    job = make_job(write(rows), checksums=checksums)
+    begin(job, 2)
+    for name in ("r0.wav", "r1.wav"):  # their times alone
+        os.utime(clips / name, ns=(1, 1))
+    if checksums:
+        score_done(16)
+        begin(job, 2)
+        shutil.copyfile(clips / "r3.wav", clips / "r0.wav")
+        os.utime(clips / "r0.wav", ns=(1, 1))
+        score_done(8)
+    else:
+        score_done(0)
+    begin(job, 2)
+    shutil.copyfile(clips / "r3.wav", clips / "late.wav")  # its row can be scored now, and is in the second part
+    score_done(8)
+    assert job.out.read_bytes() == undisturbed(job.manifest).read_bytes()
+
+
+def test_who_comes_while_another_is_at_work_finishes_the_job_for_both(write, make_job, in_process, scorer):
+    job = make_job(write(rows_with_bad_ones()))
+
+    def slow(parts, look):
+        worker = Worker(parts, scorer)
+        worker.score(parts.chunks()[0])
+        found.append(score_manifest(job, in_process))
+        worker.score(parts.chunks()[1])
+        worker.run()
+
+    found = []
+    found.append(score_manifest(job, slow))
+    assert found[0] == found[1]
+    assert (found[0].done_before, found[0].rows) == (8, 20)
+    assert not Parts(job).folder.exists()
+
+
+def test_another_job_that_is_begun_in_the_folder_is_not_mixed_with_this_one(
+    write, make_job, in_process, undisturbed, scorer
+):
+    job = make_job(write(rows_with_bad_ones()))
+    other = make_job(write([row(number) for number in range(12)], "other.csv"))
+
+    def disturbed(parts, look):
+        def disturbing(others, look):
+            Worker(parts, scorer)._parts.write(parts.chunks()[1], (), [], "")  # has not noticed yet
+            in_process(others, look)
+
+        Worker(parts, scorer).score(parts.chunks()[0])
+        with pytest.raises(UserError, match="begun with another manifest"):
+            score_manifest(other, in_process)
+        score_manifest(other, disturbing, restart=True)
+        Worker(parts, scorer).run()
+
+    with pytest.raises(Killed):  # begins anew, since its folder is gone
+        score_manifest(job, once(disturbed))
+    assert other.out.read_bytes() == undisturbed(other.manifest).read_bytes()
+
+
+def once(engine):
+    """An engine that is killed when it is asked again."""
+    calls = []
+
+    def run(parts, look):
+        calls.append(1)
+        if len(calls) > 1:
+            raise Killed
+        engine(parts, look)
+
+    return run
+
+
+def test_a_file_that_is_complete_is_scored_anew_by_one_process_and_left_by_several(write, make_job, in_process, clips):
+    job = make_job(write([row(0), row(1, response_audio="text.wav")]))
+    assert score_manifest(job, in_process).failed == {"not a sound file": 1}
+    late = score_manifest(job, never, Launch(1, 2, 1))
+    assert late.failed == {"not a sound file": 1}
+    assert not Parts(job).folder.exists()
+    assert score_manifest(job, in_process).done_before == 0
+
+    (clips / "text.wav").write_bytes((clips / "r1.wav").read_bytes())
+    changed = score_manifest(job, in_process, Launch(0, 2, 0))  # what was made of other audio files is not left
+    assert changed.failed == {}
+    assert score_manifest(job, never, Launch(1, 2, 1)) == changed
+    with pytest.raises(UserError, match=r"--restart in several processes; expected .*scores\.csv\.parts to be deleted"):
+        score_manifest(job, in_process, Launch(0, 2, 0), restart=True)
+
+
+@pytest.mark.parametrize("launch", [Launch(), Launch(0, 2, 0)])
+def test_a_file_that_this_command_did_not_write_is_not_replaced(launch, write, make_job, in_process, begin):
+    job = make_job(write(rows_with_bad_ones()), "scores.csv")
+    job.out.write_text("mine")
+    with pytest.raises(UserError, match=r"scores\.csv: exists, and is not what .* wrote there; .*or --overwrite"):
+        score_manifest(job, fail, launch)
+    assert job.out.read_text() == "mine"
+    assert not Parts(job).folder.exists()
+    begin(job, 1, launch, overwrite=True)
+    assert job.out.read_text() == "mine"
+    assert score_manifest(job, in_process, launch).done_before == 8  # its own job goes on
+    other = dataclasses.replace(job, checksums=True)
+    assert score_manifest(other, in_process, launch).rows == 20  # what it wrote it may replace
+    job.out.write_text(job.out.read_text().replace("p7,", "p8,"))
+    with pytest.raises(UserError, match="exists, and is not what"):
+        score_manifest(job, fail, launch)
+
+
+def test_afailure_before_anything_is_done_leaves_nothing_and_the_old_scores(write, make_job, clips):
+    job, twice = make_job(write([row(0)]), "scores.csv"), make_job(write([row(0), row(0)], "twice.csv"))
+    job.out.write_text("old")
+    before = sorted(clips.iterdir())
+    with pytest.raises(Killed):
+        score_manifest(job, fail, overwrite=True)
+    with pytest.raises(UserError, match="stands there twice"):
+        score_manifest(twice, fail)
+    assert job.out.read_text() == "old"
+    assert sorted(clips.iterdir()) == before
+
+
+def test_a_full_disk_is_one_line_and_nothing_is_lost(write, make_job, in_process, scorer, monkeypatch):
+    job = make_job(write(rows_with_bad_ones()))
+
+    def full(number):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def run(parts, look):
+        worker = Worker(parts, scorer)
+        worker.score(parts.chunks()[0])
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            worker.score(parts.chunks()[1])
+
+    with pytest.raises(UserError, match=r"part-000001-\w+: cannot be written \(No space left on device\)"):
+        score_manifest(job, run)
+    assert score_manifest(job, in_process).done_before == 8
+
+
+def test_afailure_leaves_the_folder_of_another_process(write, make_job):
+    job = make_job(write([row(0)]), "scores.csv")
+
+    def run(parts, look):
+        with pytest.raises(Killed):
+            score_manifest(job, fail)
+        assert parts.under_way()
+        raise Killed
+
+    with pytest.raises(Killed):
+        score_manifest(job, run)
+    assert not Parts(job).folder.exists()
+
+
+def test_what_cannot_be_written_or_would_be_overwritten_is_refused(write, make_job, clips):
+    manifest = write([row(0)])
+    with pytest.raises(UserError, match=r"suffix '\.txt'; expected \.csv, \.tsv, \.jsonl, \.parquet"):
+        make_job(manifest, "scores.txt")
+    with pytest.raises(UserError, match=r"manifest\.csv: is the manifest; expected another file"):
+        make_job(manifest, "manifest.csv")
+    job = dataclasses.replace(make_job(manifest), judge=clips / "absent")
+    with pytest.raises(UserError, match=r"absent: expected a judge folder \(with judge\.json\)"):
+        score_manifest(job, fail)
