@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from .errors import DataError, UserError, shown
+from ..core.errors import DataError, UserError, shown
 
 _LARGEST = 1 << 30  # bytes of a workbook, unpacked: a small file must not fill the memory
 

@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .errors import DataError, names_shown, shown
+from ..core.errors import DataError, names_shown, shown
 from .rating_words import as_score, numbers_of
 from .ratings import Dimension
 from .tables import SourceTable, full_mapping, missing_columns, plain_text, read_table

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .errors import UserError, shown
-from .numerals import to_number
+from ..core.errors import UserError, shown
+from ..core.numerals import to_number
 from .ratings import LABELS, Dimension
 from .tables import parse_mapping, plain_text
 

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from empathy_judge.data_modules.errors import DataError, UserError
+from empathy_judge.core.errors import DataError, UserError
 from empathy_judge.data_modules.importers import table
 from empathy_judge.data_modules.rating_words import as_score, numbers_of, parse_choices
 from empathy_judge.data_modules.ratings import Dimension
