@@ -22,6 +22,7 @@ from .frame import Frame, Panel, clusters_by
 from .judge_report import judge_report, with_draws
 from .overall import overall_report
 from .ranking import ranking_report
+from .rater_ranges import rater_ranges
 from .report.base import SCHEMA_VERSION
 from .report.others import AnnotatorPair, TableCluster, TableDimension, TableJudge, TableReport
 from .report.people import PeopleReport
@@ -98,6 +99,7 @@ def measure_agreement(
                 .value_counts(sort=False)
                 .to_dict(),
                 people=PeopleReport.measured(panel.table, panel.draws, panel.reliability, seed),
+                ranges=rater_ranges(panel.table),
                 judges={judge: _judge(panel, judge, has_systems) for judge in judges if judge in panel.scores},
                 ranking=ranking_report(panel) if len(panel.scores) > 1 else None,
                 pairs=compared,
