@@ -39,7 +39,8 @@ class Score(Printing, Loading):
     A manifest is CSV, TSV, JSONL or Parquet with response_audio and optionally pair_id, context_audio and situation;
     clips are paths relative to it that stay in its folder, or stand in the Parquet file. --audio-root names another
     folder in which they may lie: paths count from there, too, and its symbolic links are followed. Each row becomes a
-    row of --out (CSV, TSV, JSONL or Parquet), in the same order: scores, or a status that says why there are none.
+    row of --out (CSV, TSV, JSONL or Parquet), in the same order: its other columns and scores, or a status that says
+    why there are none.
     Memory does not grow with the manifest.
 
     With --out what is done is kept in OUT.parts: after a kill, a crash or a signal (exit code 75) the same command goes
@@ -111,10 +112,13 @@ class Score(Printing, Loading):
             raise UserError("score: in several processes; expected JUDGE --manifest FILE --out FILE")
         scorer = self._open()
         from ..scoring.batch.scores import print_scores, windows_in_words
+        from ..scoring.batch.tally import in_words
 
-        failed, windowed = print_scores(scorer, Path(self.manifest), sys.stdout, self.level, root, self.json)
-        if windowed:
-            print(windows_in_words(windowed), file=sys.stderr)
+        failed, tally = print_scores(scorer, Path(self.manifest), sys.stdout, self.level, root, self.json)
+        lines = [f"rows: {tally.rows:,}, with scores: {tally.rows - failed:,}"]
+        lines += in_words(tally.rows, tally.seconds, tally.systems, tally.warnings)
+        lines += [windows_in_words(tally.windowed)] if tally.windowed else []
+        print("\n".join(lines), file=sys.stderr)
         return FAILED_CHECKS if failed else DONE
 
     def _open(self) -> Scorer:

@@ -311,7 +311,7 @@ def read_frame(
     _check_spread(frame, source)
     by_scale = frame.groupby(["dataset", "dimension"], sort=False, dropna=False)["score"]
     frame = frame.assign(score=by_scale.transform(same_scores), cluster=frame["group_id"])
-    return Frame(frame[list(COLUMNS)], source, tuple(table.path for table in tables))
+    return Frame(frame.loc[:, list(COLUMNS)], source, tuple(table.path for table in tables))
 
 
 def _check_rows(frame: pd.DataFrame, cells: Sequence[Cell], column: Callable[[int, str], str]) -> None:
