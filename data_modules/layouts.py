@@ -229,10 +229,11 @@ def score_cells(
     names, several = {our: found.get(our, "") for our in ("dimension", *_ALSO)}, len(columns) > 1
     known: dict[str, Any] = {}
     item_in = names["item"] or names["pair_id"]
-    annotator_in = names["annotator"] or names["rater_id"]
+    of_row = item_in, names["annotator"] or names["rater_id"], names["dimension"]
     for position, row in enumerate(table.rows):
-        item, annotator = plain_text(row.get(item_in)), plain_text(row.get(annotator_in))
-        dimension = plain_text(row.get(names["dimension"]))
+        item, annotator, dimension = (
+            value if isinstance(value := row.get(name), str) and value else plain_text(value) for name in of_row
+        )
         for column in columns:
             value = row.get(column.name)
             if isinstance(value, str):

@@ -32,7 +32,7 @@ from ..data_modules.rating_words import unknown_words
 from ..data_modules.ratings import A_NAME, LARGEST, RatingTable, is_name
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.steps import same_scores
-from ..data_modules.tables import plain_text
+from ..data_modules.tables import SourceTable, TableRow, plain_text
 from .statistics.agreement import Statistic, spearman
 from .statistics.bootstrap import Interval, Resamples, estimate
 from .statistics.reliability import Reliability, affordable_draws, measure
@@ -151,7 +151,7 @@ class Frame:
     @property
     def annotators(self) -> tuple[str, ...]:
         """Everybody who gave a score, judges as well, in the order of the rows."""
-        return tuple(dict.fromkeys(self.rows["rater_id"]))
+        return tuple(self.rows["rater_id"].unique())
 
     @property
     def has_systems(self) -> bool:
@@ -262,10 +262,7 @@ def read_frame(
     names_of: dict[int, Mapping[str, str]] = {}
     for table in tables:
         names = names_of[id(table)] = column_names(table, columns, _NAMES)
-        rows = [
-            tuple(record.optional_name(names[name]) if name in names else None for name in _NAMES.optional)
-            for record in table.records()
-        ]
+        rows = list(zip(*(_optional_names(table, names.get(name)) for name in _NAMES.optional), strict=True))
         found = list(score_cells(table, names, score_columns(table, names, _NAMES, scores=scores), choices or {}))
         cells += found
         more += [rows[cell.position] for cell in found]
@@ -298,9 +295,9 @@ def read_frame(
     frame = pd.DataFrame(
         {
             "dataset": pd.Series(datasets, dtype=object),
-            "dimension": dimensions,
-            "pair_id": items,
-            "rater_id": annotators,
+            "dimension": pd.Series(dimensions, dtype=object),
+            "pair_id": pd.Series(items, dtype=object),
+            "rater_id": pd.Series(annotators, dtype=object),
             "is_judge": False,
             "score": [cell.score for cell in cells],
             "group_id": [f"item {i}" if g is None else f"group {g}" for i, g in zip(items, groups, strict=True)],
@@ -312,6 +309,24 @@ def read_frame(
     by_scale = frame.groupby(["dataset", "dimension"], sort=False, dropna=False)["score"]
     frame = frame.assign(score=by_scale.transform(same_scores), cluster=frame["group_id"])
     return Frame(frame.loc[:, list(COLUMNS)], source, tuple(table.path for table in tables))
+
+
+def _optional_names(table: SourceTable, column: str | None) -> list[str | None]:
+    """The names in a column, None where there is none; each distinct text is checked once."""
+    if column is None:
+        return [None] * len(table.rows)
+    known: dict[str, str | None] = {}
+    names: list[str | None] = []
+    for position, row in enumerate(table.rows):
+        value = row.get(column)
+        if isinstance(value, str) and value in known:
+            names.append(known[value])
+            continue
+        name = TableRow(table, position).optional_name(column)
+        if isinstance(value, str):
+            known[value] = name
+        names.append(name)
+    return names
 
 
 def _check_rows(frame: pd.DataFrame, cells: Sequence[Cell], column: Callable[[int, str], str]) -> None:
