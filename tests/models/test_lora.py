@@ -19,7 +19,7 @@ from peft import get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import nn
 
-from ..scoring.conftest import saved
+from .conftest import saved
 
 # The nano architecture: 4 language-model layers of 7 linears (192 wide, 416 in the MLP), 4 tower layers of 6 (160, 480)
 LAYERS = {"language_model": 4 * 7, "projector": 1, "audio_tower": 4 * 6}

@@ -11,7 +11,7 @@ from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.scoring.scorer import Scorer
 from empathy_judge.serving.systemone import confidence
 
-from ..scoring.conftest import saved
+from ..models.conftest import saved
 from .services import FakeScorer, InProcess, error_of, in_process, live, wav
 
 WORDS = ["not at all", "a little", "somewhat", "clearly", "fully"]

@@ -18,7 +18,7 @@ from empathy_judge.scoring.model_card import render_card
 from empathy_judge.scoring.predictor import Predictor
 from empathy_judge.train.memory import LiveMemory, step_memory
 
-from ...scoring.conftest import described, saved
+from ...models.conftest import described, saved
 from .conftest import FAMILIES, RATE, SCALES, judge_of, loaded, refused
 
 IN_BFLOAT16 = 0.06
