@@ -298,6 +298,7 @@ def agreement_views(found: TableReport) -> Iterator[Table | str]:
     )  # fmt: skip
     rows = [people(name, dimension.people) for name, dimension in dimensions.items()]
     yield filled_table(f"people: {', '.join(found.people)}", head, [("", rows)])
+    yield from (f"{name}: {one.ranges.text}" for name, one in dimensions.items() if one.ranges is not None)
     if found.judges:
         yield _judges_and_people(found)
         yield panel_table(judged)
