@@ -3,9 +3,10 @@
 Simulated, so that the truth is known: systems answer the same contexts, a judge scores every response, people rate a
 few. The judge is of a given Spearman with the mean ratings and has a bias of its own for each system, as judges have.
 Held are 95 % intervals of means and of differences; width is that of the board with judge and ratings over that of the
-same ratings alone. A wrong "better" is one where the other system is better, or none. Then, on the same data, what
-other boards say that trust the judge: the paired t test and bootstrap of `comet-compare`, Bradley-Terry strengths with
-bootstrap intervals (Chatbot Arena), and the permutation test of pairs of systems (WMT metrics task).
+same ratings alone, mean over intervals, and beside it the least that a lambda can do. A wrong "better" is one where the
+other system is better, or none. Then, on the same data, what other boards say that trust the judge: the paired t test
+and bootstrap of `comet-compare`, Bradley-Terry strengths with bootstrap intervals (Chatbot Arena), and the permutation
+test of pairs of systems (WMT metrics task).
 
 With `--data`, the folder of real ratings: each time people rate another random fifth of the items, and the truth is the
 mean of all ratings. These items are then all there are, so intervals for items like these are too wide on purpose.
@@ -84,30 +85,28 @@ class Tally:
         return float(np.nanmean(found)) if found and not np.isnan(found).all() else np.nan
 
 
-def held(board: SystemMeans, truth: np.ndarray) -> tuple[float, float]:
-    """Share of intervals of means, and of differences, that hold the truth; NaN = there are no intervals."""
-    means = zip(board.means, truth, strict=True)
-    apart = ((found, truth[i] - truth[j]) for (i, j), found in board.differences.items())
-    shares = []
-    for rows in (means, apart):
-        inside = [
-            found.low <= true <= found.high for found, true in rows if found.low is not None and found.high is not None
-        ]
-        shares.append(float(np.mean(inside)) if inside else np.nan)
-    return shares[0], shares[1]
+def compare(tally: Tally, sums: SystemSums, truth: np.ndarray) -> SystemMeans:
+    """Add what intervals with the judge, and by ratings alone, hold and how wide they are; return those with it."""
+    powered, alone = system_means(sums, "both"), system_means(sums, "ratings")
+    apart = [truth[i] - truth[j] for i, j in powered.differences]
+    for what, with_judge, without, true in (
+        ("means", powered.means, alone.means, truth),
+        ("differences", powered.differences.values(), alone.differences.values(), apart),
+    ):
+        for name, rows in ((f"{what} held, %", with_judge), (f"{what} held by ratings, %", without)):
+            # No interval is neither right nor wrong
+            inside = [
+                row.low <= value <= row.high for row, value in zip(rows, true, strict=True) if None not in row[2:4]
+            ]
+            tally.add(name, 100 * float(np.mean(inside)) if inside else np.nan)
+        pairs = zip(with_judge, without, strict=True)
+        ratios = [a.standard_error / b.standard_error for a, b in pairs if a.standard_error and b.standard_error]
+        tally.add(f"width of {what}", float(np.mean(ratios)) if ratios else np.nan)
+    return powered
 
 
-def widths(powered: SystemMeans, alone: SystemMeans) -> tuple[float, float]:
-    """Mean ratio of standard errors, of means and of differences."""
-    ratios = []
-    for first, second in ((powered.means, alone.means), (powered.differences.values(), alone.differences.values())):
-        both = [
-            a.standard_error / b.standard_error
-            for a, b in zip(first, second, strict=True)
-            if a.standard_error and b.standard_error
-        ]
-        ratios.append(float(np.mean(both)) if both else np.nan)
-    return ratios[0], ratios[1]
+HELD = tuple(f"{what} held{by}, %" for what in ("means", "differences") for by in ("", " by ratings"))
+WIDTH = ("width of means", "width of differences")
 
 
 def better(board: SystemMeans) -> dict[tuple[int, int], float]:
@@ -178,24 +177,29 @@ OTHERS: Mapping[str, Callable[[np.ndarray, np.random.Generator], dict[tuple[int,
 # ---------------------------------------------------------------- tables
 
 
+def least(plan: tuple[int, int, int], spearman: float) -> tuple[float, float]:
+    """Width of means and of differences over that by ratings alone, were all variances known: no lambda does better.
+
+    With n of N contexts rated it is sqrt(1 - r^2 (1 - n / N)), r = Pearson correlation of scores and mean ratings, or
+    of their differences: what is common to a context leaves those, so that noise has a larger share.
+    """
+    systems, contexts, ratings = plan
+    pearson, unrated = 2 * np.sin(np.pi / 6 * spearman), 1 - min(1.0, ratings // systems / contexts)
+    square = pearson**2 / (1 - NOISE)  # the part of the judge's variance that is quality
+    own = square / (1 - NOISE) * OWN
+    apart = own * OWN / ((OWN + NOISE) * (own + 1 - square))
+    return (1 - pearson**2 * unrated) ** 0.5, (1 - apart * unrated) ** 0.5
+
+
 def coverage_row(plan: tuple[int, int, int], spearman: float, simulations: int, seed: int) -> list[str]:
     """A row of the first table."""
     rng, tally = np.random.default_rng([seed, *plan, round(100 * spearman)]), Tally()
     for _ in range(simulations // 5 if plan[0] > 5 else simulations):  # many systems are many intervals
         world = simulate(rng, *plan, spearman, SPREAD)
-        sums = sums_of(world.judge, world.human)
-        powered, alone = system_means(sums, "both"), system_means(sums, "ratings")
-        for name, found in (("both", powered), ("alone", alone)):
-            for what, share in zip(("mean", "difference"), held(found, world.truth), strict=True):
-                tally.add(f"{name} {what}", share)
-        for what, ratio in zip(("mean", "difference"), widths(powered, alone), strict=True):
-            tally.add(f"width {what}", ratio)
-        tally.add("worth", powered.ratings_worth)
-    shares = [
-        f"{100 * tally.mean(f'{name} {what}'):.1f}" for what in ("mean", "difference") for name in ("both", "alone")
-    ]
-    ratios = [f"{tally.mean(f'width {what}'):.2f}" for what in ("mean", "difference")]
-    return [*map(str, plan), f"{spearman:.1f}", *shares, *ratios, f"{tally.mean('worth'):.2f}"]
+        tally.add("worth", compare(tally, sums_of(world.judge, world.human), world.truth).ratings_worth)
+    widths = [f"{tally.mean(name):.2f} ({bound:.2f})" for name, bound in zip(WIDTH, least(plan, spearman), strict=True)]
+    shares = [f"{tally.mean(name):.1f}" for name in HELD]
+    return [*map(str, plan), f"{spearman:.1f}", *shares, *widths, f"{tally.mean('worth'):.2f}"]
 
 
 def error_row(plan: tuple[int, int, int], spearman: float, spread: float, simulations: int, seed: int) -> list[str]:
@@ -257,22 +261,9 @@ def _fifths(label: str, judge: np.ndarray, human: np.ndarray, draws: int, seed: 
         shown = np.full(human.shape, np.nan)
         rated = rng.permutation(len(human))[: max(5, round(0.2 * len(human)))]
         shown[rated] = human[rated]
-        sums = sums_of(judge, shown)
-        powered, alone = system_means(sums, "both"), system_means(sums, "ratings")
-        for what, share in zip(("mean", "difference"), held(powered, truth), strict=True):
-            tally.add(what, share)
-        for what, share in zip(("alone mean", "alone difference"), held(alone, truth), strict=True):
-            tally.add(what, share)
-        for what, ratio in zip(("width mean", "width difference"), widths(powered, alone), strict=True):
-            tally.add(what, ratio)
-    shares = [f"{100 * tally.mean(name):.1f}" for name in ("mean", "alone mean", "difference", "alone difference")]
-    yield [
-        label,
-        str(human.shape[1]),
-        str(len(human)),
-        *shares,
-        *[f"{tally.mean(f'width {what}'):.2f}" for what in ("mean", "difference")],
-    ]
+        compare(tally, sums_of(judge, shown), truth)
+    shares = [f"{tally.mean(name):.1f}" for name in HELD]
+    yield [label, str(human.shape[1]), str(len(human)), *shares, *[f"{tally.mean(name):.2f}" for name in WIDTH]]
 
 
 def ppi_rows(simulations: int, seed: int) -> Iterator[list[str]]:
@@ -315,16 +306,7 @@ def main() -> None:
         f"`python benchmarks/boards.py --simulations {options.simulations}`; see the program.",
     ]
     rows = [coverage_row(plan, r, options.simulations, options.seed) for plan in PLANS for r in SPEARMAN]
-    head = [
-        *plan,
-        "means held, %",
-        "by ratings",
-        "differences held, %",
-        "by ratings",
-        "width of means",
-        "of differences",
-        "ratings worth",
-    ]
+    head = [*plan, *HELD, *(f"{name} (least)" for name in WIDTH), "ratings worth"]
     parts += ["## Judge and ratings together", table_of(head, rows)]
     some = max(50, options.simulations // 4)
     rows = [
@@ -336,17 +318,7 @@ def main() -> None:
     head = [*plan, "spread", "judge and ratings", "ratings", "judge alone", *OTHERS]
     parts += [f'## Boards with a wrong "better", % (pairs told apart, %); {some} simulations', table_of(head, rows)]
     if options.data:
-        head = [
-            "ratings",
-            "systems",
-            "contexts",
-            "means held, %",
-            "by ratings",
-            "differences held, %",
-            "by ratings",
-            "width of means",
-            "of differences",
-        ]
+        head = ["ratings", "systems", "contexts", *HELD, *WIDTH]
         parts += [
             f"## Real ratings, a fifth shown, {DRAWS} draws",
             table_of(head, list(real_rows(options.data, DRAWS, options.seed))),

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from accelerate import init_empty_weights
 from empathy_judge.data_modules.schema import PairDataset
-from empathy_judge.models.backbones.inputs import Clips, Inputs
+from empathy_judge.models.backbones.attention import SHARED
+from empathy_judge.models.backbones.inputs import Clips, Inputs, Packed
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.lora import part_of
 from empathy_judge.train import preparation
@@ -154,7 +155,8 @@ def work_of(judge: EmpathyJudge, inputs: Inputs) -> Operations:
 
     A matrix takes `2 m n` for each token, forward and once more for the gradient of its input where it is frozen, twice
     more where it is trained (Kaplan et al., 2020); attention `4 T^2 d` in each layer and twice as much backward, a
-    causal mask halving nothing (Chowdhery et al., 2022). What is computed again is not counted.
+    causal mask halving nothing (Chowdhery et al., 2022). A packed token attends to its own pair alone, however rows are
+    filled. What is computed again is not counted.
     """
     sizes: Counter[str | None] = Counter()
     for name, module in judge.network.named_modules():
@@ -176,9 +178,20 @@ def work_of(judge: EmpathyJudge, inputs: Inputs) -> Operations:
         work += 4 * layers * width * (places * reach).sum().item()
         work += 2 * sizes["projector"] * len(inputs.audio_index)
     heads = config.num_attention_heads * getattr(config, "head_dim", config.hidden_size // config.num_attention_heads)
-    attention = 4 * config.num_hidden_layers * heads * tokens.square().sum().item()
+    attended = tokens.square().sum().item() if inputs.packed is None else attended_by_tree(inputs.packed)
+    attention = 4 * config.num_hidden_layers * heads * attended
     frozen, trained = (2 * sizes[kind] * tokens.sum().item() for kind in ("language_model", "trained"))
     return Operations(work, frozen + trained + attention, frozen + 2 * trained + 2 * attention)
+
+
+def attended_by_tree(packed: Packed) -> float:
+    """Pairs of tokens of which one attends to the other: within a beginning, and from each that goes on from it to the
+    beginning and to itself."""
+    tree, branch = (numbers[packed.attention_mask.bool()] for numbers in (packed.tree, packed.branch))
+    (tree, branch), sizes = torch.stack([tree, branch]).unique(dim=1, return_counts=True)
+    sizes, shared = sizes.double(), branch == SHARED
+    beginnings = sizes.new_zeros(int(tree.max()) + 1).index_add(0, tree[shared], sizes[shared])
+    return (sizes.square().sum() + (sizes * beginnings[tree])[~shared].sum()).item()
 
 
 # ---------------------------------------------------------------- the training step

@@ -31,7 +31,6 @@ import transformers
 from empathy_judge import PairDataset
 from empathy_judge.audio.decode import AudioSource, decode
 from empathy_judge.eval.statistics.agreement import spearman
-from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.judge import EmpathyJudge
@@ -264,11 +263,6 @@ def judge_on(backbone: str, dataset: PairDataset, silence: float | None) -> Empa
     return EmpathyJudge(settings, dataset.card.dimensions).eval().requires_grad_(False)
 
 
-def fits_of(file: Path) -> list[dict[str, Any]]:
-    """Those that were made before."""
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
 def fit(name: str, ear: str, folder: Path | None, options: argparse.Namespace) -> None:
     """Fit what is missing of a set, and append each fit to the file."""
     dataset = load_set(name, options.data, options.work)
@@ -282,13 +276,13 @@ def fit(name: str, ear: str, folder: Path | None, options: argparse.Namespace) -
     print(f"{name}, {ear}, {window}: activations, {time.process_time() - begun:.0f} CPU s", flush=True)
     study = small_data.Study(dataset, judge, activations)
     file = options.work / name / "real_ear.jsonl"
-    done = {(row["seed"], row["fold"], row["size"], row["ear"], row["window"], row["method"]) for row in fits_of(file)}
+    names = ("seed", "fold", "size", "ear", "window", "method")
+    done = {tuple(row[name] for name in names) for row in small_data.fits_of(file)}
     for plan in small_data.plans(dataset, options.work / name / "data", options.seeds):
         for method in METHODS if plan["size"] in SIZES else ():
             key = plan["seed"], plan["fold"], plan["size"], ear, window, method
             if key not in done:
                 scores, _ = study.predict(METHODS[method], plan["train"], plan["test"], plan["seed"], False)
-                names = ("seed", "fold", "size", "ear", "window", "method")
                 row = {
                     **dict(zip(names, key, strict=True)),
                     "pairs": len(plan["train"]),
@@ -303,42 +297,29 @@ def rows_of(name: str, work: Path) -> Iterator[dict[str, Any]]:
     """For each size, ear, method and dimension: Spearman in the test folds; pooled over the folds of the first seed
     with an interval over speakers; and the difference of that from nano's same method, paired."""
     dataset = PairDataset.load(work / name / "data")
-    human = dataset.mean_scores()
-    speaker = {pair.pair_id: str(pair.response_speaker) for pair in dataset.pairs}
     by_kind: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for fitted in fits_of(work / name / "real_ear.jsonl"):
+    for fitted in small_data.fits_of(work / name / "real_ear.jsonl"):
         by_kind.setdefault(tuple(fitted[key] for key in ("size", "ear", "window", "method")), []).append(fitted)
     for (size, ear, window, method), fitted in by_kind.items():
         nano = {(row["seed"], row["fold"]): row for row in by_kind.get((size, "nano", "30 s", method), [])}
         for column, dimension in enumerate(one.name for one in dataset.card.dimensions):
-
-            def pooled(rows: Sequence[dict[str, Any]], column: int = column) -> np.ndarray:
-                return np.concatenate([np.array(row["scores"])[:, column] for row in rows])
-
-            def agreement(row: dict[str, Any], column: int = column, dimension: str = dimension) -> float:
-                return spearman(np.array(row["scores"])[:, column], human.loc[row["test"], dimension].to_numpy(float))
-
-            folds = [agreement(row) for row in fitted]
-            first = [row for row in fitted if row["seed"] == 0]
-            ids = [pair for row in first for pair in row["test"]]
-            people = human.loc[ids, dimension].to_numpy(float)
-            draws = Resamples.sample(np.array([speaker[pair] for pair in ids]), RESAMPLES, 0)
-            found = estimate(spearman, pooled(first), people, resamples=draws)
+            found = small_data.Agreement.of(dataset, fitted, column, RESAMPLES)
+            first = small_data.first_seed(fitted)
             beside = [nano[row["seed"], row["fold"]] for row in first if (row["seed"], row["fold"]) in nano]
             lead = None
             if ear != "nano" and len(beside) == len(first):
-                own, its = pooled(first), pooled(beside)
+                own, its = (small_data.scores_of(rows, column) for rows in (first, beside))
 
-                def ahead(items: Any, own: Any = own, its: Any = its, people: Any = people) -> float:
+                def ahead(items: Any, own: Any = own, its: Any = its, people: Any = found.people) -> float:
                     return spearman(own[items], people[items]) - spearman(its[items], people[items])
 
-                lead = [ahead(slice(None)), *np.nanquantile(draws.apply(ahead), (0.025, 0.975))]
+                lead = [ahead(slice(None)), *np.nanquantile(found.draws.apply(ahead), (0.025, 0.975))]
             yield {
                 "set": name, "dimension": dimension, "size": size, "ear": ear, "window": window, "method": method,
-                "training_pairs": round(float(np.mean([row["pairs"] for row in fitted]))), "test_pairs": len(ids),
-                "speakers": draws.n_groups, "seeds": len({row["seed"] for row in fitted}),
-                "spearman": float(np.mean(folds)), "of_folds": [round(value, 4) for value in folds],
-                "pooled": [found.value, found.low, found.high], "minus_nano": lead,
+                "training_pairs": round(float(np.mean([row["pairs"] for row in fitted]))), "test_pairs": len(found.ids),
+                "speakers": found.draws.n_groups, "seeds": len({row["seed"] for row in fitted}),
+                "spearman": float(np.mean(found.of_folds)), "of_folds": [round(value, 4) for value in found.of_folds],
+                "pooled": [found.pooled.value, found.pooled.low, found.pooled.high], "minus_nano": lead,
             }  # fmt: skip
 
 

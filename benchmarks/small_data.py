@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import empathy_judge
 import numpy as np
@@ -36,7 +36,7 @@ from empathy_judge.data_modules.schema import Pair
 from empathy_judge.data_modules.splits import split_dataset
 from empathy_judge.data_modules.writing import write_splits
 from empathy_judge.eval.judges.baselines.probe import ClipReader
-from empathy_judge.eval.statistics.agreement import spearman
+from empathy_judge.eval.statistics.agreement import Statistic, spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.models.head_input import HeadInput
 from empathy_judge.models.judge import EmpathyJudge
@@ -263,7 +263,7 @@ def run(name: str, options: argparse.Namespace, until: float) -> None:
     study = Study(dataset, judge, activations_of(dataset, judge, options.work / name / "activations.npz"))
     load_set(name, options.data, options.work / "trained")  # a second copy of the set, with other splits
     file = options.work / name / "fits.jsonl"
-    done = {(row["seed"], row["fold"], row["size"], row["method"]) for row in _fits(file)}
+    done = {(row["seed"], row["fold"], row["size"], row["method"]) for row in fits_of(file)}
     first = ["official split", "all", DRAWN]
     wanted = sorted(
         plans(dataset, options.work / name / "data", options.seeds),
@@ -300,16 +300,48 @@ def run(name: str, options: argparse.Namespace, until: float) -> None:
                 out.flush()
 
 
-def _fits(file: Path) -> list[dict[str, Any]]:
+def fits_of(file: Path) -> list[dict[str, Any]]:
+    """Those that were made before."""
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+class Agreement(NamedTuple):
+    """Of fits on one dimension."""
+
+    of_folds: list[float]  # Spearman in each test fold
+    ids: list[str]  # of the pairs of the first seed's folds, each once
+    people: np.ndarray  # their mean ratings
+    draws: Resamples  # of their speakers
+    pooled: Statistic  # Spearman of their scores
+
+    @classmethod
+    def of(cls, dataset: PairDataset, fits: Sequence[Mapping[str, Any]], column: int, resamples: int) -> Agreement:
+        """Of scores in a column of each fit."""
+        human = dataset.mean_scores()[dataset.card.dimensions[column].name]
+        speaker = {pair.pair_id: str(pair.response_speaker) for pair in dataset.pairs}
+        folds = [spearman(scores_of([fit], column), human.loc[fit["test"]].to_numpy(float)) for fit in fits]
+        first = first_seed(fits)
+        ids = [pair for fit in first for pair in fit["test"]]
+        people = human.loc[ids].to_numpy(float)
+        draws = Resamples.sample([speaker[pair] for pair in ids], resamples, 0)
+        return cls(folds, ids, people, draws, estimate(spearman, scores_of(first, column), people, resamples=draws))
+
+
+def first_seed(fits: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Fits that predict each pair once."""
+    return [fit for fit in fits if fit["seed"] == min(fit["seed"] for fit in fits)]
+
+
+def scores_of(fits: Sequence[Mapping[str, Any]], column: int) -> np.ndarray:
+    """What they predict on one dimension, one after the other."""
+    return np.concatenate([np.array(fit["scores"])[:, column] for fit in fits])
 
 
 def summary(name: str, work: Path) -> list[dict[str, Any]]:
     """For each size, method and dimension: agreement in test folds, its interval over speakers, and coverage."""
     dataset = PairDataset.load(work / name / "data")
     human, summaries = dataset.mean_scores(), []
-    speaker = {pair.pair_id: str(pair.response_speaker) for pair in dataset.pairs}
-    fits = pd.DataFrame(_fits(work / name / "fits.jsonl"))
+    fits = pd.DataFrame(fits_of(work / name / "fits.jsonl"))
     for _, rows in fits.groupby(["size", "method"], sort=False):
         size, method = rows["size"].iloc[0], rows["method"].iloc[0]
         folds_of = 1 if size == "official split" else FOLDS
@@ -318,17 +350,11 @@ def summary(name: str, work: Path) -> list[dict[str, Any]]:
             continue
         used = pd.concat(whole)
         for column, dimension in enumerate(dimension.name for dimension in dataset.card.dimensions):
-            folds, covered = [], []
+            found, covered = Agreement.of(dataset, used.to_dict("records"), column, RESAMPLES), []
             for row in used.to_dict("records"):
-                fitted, people = np.array(row["scores"])[:, column], human.loc[row["test"], dimension].to_numpy(float)
-                folds.append(spearman(fitted, people))
                 if row["reach"] is not None:
-                    covered.append(np.abs(fitted - people) <= row["reach"][column] + 1e-9)
-            first = whole[0].to_dict("records")  # of out-of-fold predictions of one seed: each pair once
-            ids = [pair for row in first for pair in row["test"]]
-            scores = np.concatenate([np.array(row["scores"])[:, column] for row in first])
-            draws = Resamples.sample(np.array([speaker[pair] for pair in ids]), RESAMPLES, 0)
-            pooled = estimate(spearman, scores, human.loc[ids, dimension].to_numpy(float), resamples=draws)
+                    people = human.loc[row["test"], dimension].to_numpy(float)
+                    covered.append(np.abs(scores_of([row], column) - people) <= row["reach"][column] + 1e-9)
             summaries.append(
                 {
                     "set": name,
@@ -337,11 +363,11 @@ def summary(name: str, work: Path) -> list[dict[str, Any]]:
                     "method": method,
                     "training_pairs": round(float(np.mean(used["pairs"].to_numpy()))),
                     "seeds": len(whole),
-                    "folds": len(folds),
-                    "spearman": float(np.mean(folds)),
-                    "of_folds": [round(value, 4) for value in folds],
-                    "pooled": [pooled.value, pooled.low, pooled.high],
-                    "speakers": len({speaker[pair] for pair in ids}),
+                    "folds": len(found.of_folds),
+                    "spearman": float(np.mean(found.of_folds)),
+                    "of_folds": [round(value, 4) for value in found.of_folds],
+                    "pooled": [found.pooled.value, found.pooled.low, found.pooled.high],
+                    "speakers": found.draws.n_groups,
                     "coverage": float(np.concatenate(covered).mean()) if covered else None,
                     "seconds": float(np.median(used["seconds"].to_numpy())),
                 }
@@ -433,7 +459,7 @@ def main() -> None:
     until = time.monotonic() + 60 * options.minutes
     for name in options.sets:
         run(name, options, until)
-        print(f"{name}: {len(_fits(options.work / name / 'fits.jsonl'))} fits", flush=True)
+        print(f"{name}: {len(fits_of(options.work / name / 'fits.jsonl'))} fits", flush=True)
 
 
 if __name__ == "__main__":

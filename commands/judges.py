@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import KW_ONLY, asdict, dataclass, fields
+from dataclasses import KW_ONLY, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -34,12 +34,13 @@ _SERVING_EXTRA = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 
 @dataclass(frozen=True)
 class Score(Printing, Loading):
-    """Score one pair of files, or all pairs of a manifest.
+    """Score one pair of files, two folders whose files pair by name, or all pairs of a manifest.
 
     A manifest is CSV, TSV, JSONL or Parquet with response_audio and optionally pair_id, context_audio and situation;
     clips are paths relative to it that stay in its folder, or stand in the Parquet file. --audio-root names another
     folder in which they may lie: paths count from there, too, and its symbolic links are followed. Each row becomes a
-    row of --out (CSV, TSV, JSONL or Parquet), in the same order: scores, or a status that says why there are none.
+    row of --out (CSV, TSV, JSONL or Parquet), in the same order: its other columns and scores, or a status that says
+    why there are none.
     Memory does not grow with the manifest.
 
     With --out what is done is kept in OUT.parts: after a kill, a crash or a signal (exit code 75) the same command goes
@@ -52,8 +53,8 @@ class Score(Printing, Loading):
 
     Attributes:
         judge: judge folder or run folder
-        context: context clip; - for none
-        response: response clip
+        context: context clip, or a folder of them; - for none
+        response: response clip, or a folder of them
         json: print JSON: of a pair its scores, of a manifest an object on each line, or with --out what became of it
         situation: text about the situation, as raters were given it
         manifest: CSV, TSV, JSONL or Parquet, see above
@@ -87,6 +88,12 @@ class Score(Printing, Loading):
     batch_size: Whole | None = None
 
     def run(self) -> int:
+        if self.response is not None and self.manifest is None and Path(self.response).is_dir():
+            from ..scoring.batch.paired_folders import manifest_of_folders
+
+            contexts = None if self.context in (None, "-") else Path(self.context or "")
+            with manifest_of_folders(contexts, Path(self.response)) as (manifest, root):
+                return replace(self, context=None, response=None, manifest=str(manifest), audio_root=root).run()
         root = self.audio_root
         if root is not None and (self.manifest is None or not root.is_dir()):
             raise UserError(f"score: --audio-root {root}; expected a folder, with --manifest FILE")
@@ -111,10 +118,13 @@ class Score(Printing, Loading):
             raise UserError("score: in several processes; expected JUDGE --manifest FILE --out FILE")
         scorer = self._open()
         from ..scoring.batch.scores import print_scores, windows_in_words
+        from ..scoring.batch.tally import in_words
 
-        failed, windowed = print_scores(scorer, Path(self.manifest), sys.stdout, self.level, root, self.json)
-        if windowed:
-            print(windows_in_words(windowed), file=sys.stderr)
+        failed, tally = print_scores(scorer, Path(self.manifest), sys.stdout, self.level, root, self.json)
+        lines = [f"rows: {tally.rows:,}, with scores: {tally.rows - failed:,}"]
+        lines += in_words(tally.rows, tally.seconds, tally.systems, tally.warnings)
+        lines += [windows_in_words(tally.windowed)] if tally.windowed else []
+        print("\n".join(lines), file=sys.stderr)
         return FAILED_CHECKS if failed else DONE
 
     def _open(self) -> Scorer:

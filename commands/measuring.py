@@ -133,7 +133,7 @@ class Compare(Printing, DryRun, Measurement, TableOptions, JudgeNames):
         clusters: dict[str, Literal["group", "system"]] = {"group_id": "group", "system_id": "system"}
         if self.cluster not in clusters:
             raise UserError(f"--cluster {self.cluster} with --table; expected {', '.join(clusters)}")
-        report = self.measure_table(table, self.judges, clusters[self.cluster])
+        report = self.measure_table([table], self.judges, clusters[self.cluster])
         from ..eval.views import table_comparison_views
 
         return self.tell(report, table_comparison_views)

@@ -85,11 +85,13 @@ def open_scorer(judge: str, how: Loading, batch_size: int | None = None) -> Scor
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """What of a table of scores counts.
+    """How a table of scores is read, and what of it counts.
 
     Attributes:
         column (OURS=THEIRS): column names, where they differ from item, annotator, dimension, score, dataset, group,
             system
+        scores (COLUMN): columns that hold scores, where the header leaves it open; 'R*' = all that begin with R
+        choice (WORD=SCORE): what a word of the scale stands for
         annotators (NAME): only these count (default: all)
         exclude (NAME): these do not count, such as a median of the others
     """
@@ -97,13 +99,17 @@ class Columns:
     TITLE: ClassVar[str] = "table of scores"
 
     column: Sequence[str] = field(default=(), metadata={"action": "extend"})
+    scores: Sequence[str] = ()
+    choice: Sequence[str] = field(default=(), metadata={"action": "extend"})
     annotators: Sequence[str] = ()
     exclude: Sequence[str] = ()
 
-    def read_table(self, path: str) -> tuple[Frame, Frame]:
-        """A table, whole and without what does not count."""
+    def read_table(self, *paths: str) -> tuple[Frame, Frame]:
+        """A table in one file or several, whole and without what does not count."""
+        from ..data_modules.rating_words import parse_choices
         from ..data_modules.tables import parse_mapping
         from ..eval.frame import read_frame
 
-        table = read_frame(path, parse_mapping(self.column, "--column"))
+        columns = parse_mapping(self.column, "--column")
+        table = read_frame(paths, columns, self.scores, parse_choices(self.choice))
         return table, table.select(self.annotators, self.exclude)

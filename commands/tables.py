@@ -28,12 +28,12 @@ class TableOptions(Intervals, Columns):
     command: str = field(default="", metadata=NO_OPTION)
 
     def measure_table(
-        self, path: str, judges: Sequence[str], cluster: Literal["group", "system"], **more: Any
+        self, paths: Sequence[str], judges: Sequence[str], cluster: Literal["group", "system"], **more: Any
     ) -> TableReport:
-        """What `agreement_table.measure_agreement` finds in a table."""
+        """What `agreement_table.measure_agreement` finds in a table, of one file or several."""
         from ..eval.agreement_table import measure_agreement
 
-        table, selected = self.read_table(path)
+        table, selected = self.read_table(*paths)
         return measure_agreement(
             selected, judges, cluster=cluster, interval=self.interval, resamples=self.resamples, seed=self.seed,
             command=self.command, left_out=[name for name in table.annotators if name not in selected.annotators],
@@ -45,11 +45,15 @@ class TableOptions(Intervals, Columns):
 class Agreement(Printing, TableOptions):
     """Measure people and judges on a table of scores, without audio.
 
-    The table has one row per score: item, annotator, dimension, score, and where there are, dataset, group (items that
-    are not independent: intervals draw whole groups) and system. Empty scores are missing ones.
+    The table has one row per score (item, annotator, dimension, score), or columns of scores: of dimensions beside
+    item and annotator, of annotators beside item, of items beside annotator; --scores names them. Columns dataset,
+    group (items that are not independent: intervals draw whole groups) and system count, too. item, annotator, group
+    and system may be called pair_id, rater_id, group_id and system_id. Scores are numbers or words of a usual scale;
+    empty, NA and the like are missing.
 
     Attributes:
-        table: CSV, TSV, JSONL or Parquet
+        table ([ANNOTATOR=]FILE): CSV with any separator, TSV, JSONL, Parquet, Excel (.xlsx), or an export of Label
+            Studio; of several files all rows count
         json: print JSON (fields: docs/reference/report-fields.md)
         judges (NAME): annotators that are judges; the others are people, whose mean the judges are compared with
         pairs: also compare every two annotators
@@ -60,7 +64,7 @@ class Agreement(Printing, TableOptions):
 
     EXAMPLE: ClassVar[str] = "ratings.csv --column item=clip annotator=who --judges gpt_4o gemini --pairs"
 
-    table: str
+    table: Sequence[str]
     _: KW_ONLY
     judges: Sequence[str] = ()
     pairs: bool = False
@@ -85,7 +89,7 @@ class Plan(Printing, Draws, Columns):
     a judge learns from so many pairs.
 
     Attributes:
-        pilot: table (CSV, TSV, JSONL or Parquet) or folder of a pair dataset
+        pilot: table or folder of a pair dataset
         variance (NAME=NUMBER): instead of a pilot: variances of item, residual, rater and group in squared rating
             points
         group_size: items per group, with --variance (default: 1)

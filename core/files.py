@@ -156,21 +156,23 @@ def resolve_inside(root: Path, relative: str, where: str, also: str | Path | Non
 
     Args:
         root: A folder, already resolved.
-        relative: Path with ``/``, relative to it.
+        relative: Path with ``/``, relative to it, or absolute and in it or in `also`.
         where: Head of the message (file, row, column).
         also: Another folder, which the user has named: what its symlinks lead to is followed, wherever it is.
 
     Raises:
-        OutsideError: If the path is absolute or leaves the folder (``..``, or a symlink that is not in `also`).
+        OutsideError: If the path leaves the folder (``..``, or a symlink that is not in `also`).
         AccessError: If the system does not let it be looked up.
         DataError: If it is no file.
     """
     path, exists, reason = root, False, ""
+    roots = [root] if also is None else [root, Path(also).resolve()]
+    given = Path(relative)
+    if given.is_absolute() and ".." not in given.parts:
+        # Below one of the folders it says no more than the path from there
+        named = next((folder for folder in (*roots, Path(also or root)) if given.is_relative_to(folder)), None)
+        relative = relative if named is None else str(given.relative_to(named))
     if not stays_inside(relative):
-        given = Path(relative)
-        if given.is_relative_to(root) and ".." not in given.parts:
-            expected = f"a path relative to {root}, such as {shown(str(given.relative_to(root)))}"
-            raise OutsideError(f"{where}: value {shown(relative)} is absolute; expected {expected}")
         raise _outside(where, relative, root)
     try:
         path, exists = _resolved(root / relative)
@@ -180,16 +182,15 @@ def resolve_inside(root: Path, relative: str, where: str, also: str | Path | Non
         reason = os_reason(error)
     if exists and path.is_relative_to(root):
         return path
-    roots = [root]
     if also is not None:
-        roots.append(Path(also).resolve())
         if exists and _passes_through(root / relative, roots[1]):
             return path
         with suppress(OSError, ValueError):
             if (roots[1] / relative).is_file():
                 return (roots[1] / relative).resolve()
     if not path.is_relative_to(root):
-        raise _outside(where, relative, root)
+        cure = f"expected the file itself (cp -L), or the folder named: --audio-root {path.parent}"
+        raise OutsideError(f"{where}: value {shown(relative)} leaves the folder {root} by a link to {path}; {cure}")
     if reason:
         raise AccessError(f"{where}: value {shown(relative)}: cannot be read ({reason})")
     if "://" in relative:

@@ -153,8 +153,8 @@ class ProgressBar:
         self._bar.update(self._task, completed=done, rate=rate_text, more=more)
         if self._in_lines and not self._quiet and now - self._said >= LINE_SECONDS:
             self._said = now
-            remaining = f"{duration((self._total - done) / rate)} left" if rate else "time left unknown"
-            parts = [f"{done:,} of {self._total:,}", rate_text, remaining, *([more] if more else [])]
+            remaining = [f"{duration((self._total - done) / rate)} left"] if rate else []
+            parts = [f"{done:,} of {self._total:,}", rate_text, *remaining, *([more] if more else [])]
             print(f"{self._label}: {', '.join(parts)}", file=sys.stderr, flush=True)
 
     def __enter__(self) -> ProgressBar:

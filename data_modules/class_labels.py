@@ -27,7 +27,7 @@ class _NoSuchClass(Exception):
         self.column, self.value, self.classes = column, value, classes
 
 
-def name_labels(rows: Sequence[dict[str, Any]], features: Mapping[str, Any], file: object) -> frozenset[str]:
+def name_labels(rows: Sequence[dict[str, Any]], features: Mapping[str, Any], file: object) -> None:
     """Puts names in place of the class labels of a table, however deep they are in lists and structures.
 
     Args:
@@ -35,15 +35,11 @@ def name_labels(rows: Sequence[dict[str, Any]], features: Mapping[str, Any], fil
         features: Column -> its description.
         file: What messages call the table.
 
-    Returns:
-        Where there are labels: columns, and parts of structures as ``ratings.score``.
-
     Raises:
         DataError: If a label is none of the classes; row and column are named, ``ratings.score`` of a structure.
     """
-    found = set[str]()
     for column, feature in features.items():
-        named = _named(feature, column, found)
+        named = _named(feature, column)
         if named is None:
             continue
         for position, row in enumerate(rows):
@@ -53,7 +49,6 @@ def name_labels(rows: Sequence[dict[str, Any]], features: Mapping[str, Any], fil
                 where = place(file, position + 1, error.column)
                 expected = f"a class label from 0 to {error.classes - 1}, or -1 where there is none"
                 raise bad_value(where, error.value, expected) from None
-    return frozenset(found)
 
 
 def described_columns(schema: pa.Schema) -> Mapping[str, Any]:
@@ -67,33 +62,31 @@ def described_columns(schema: pa.Schema) -> Mapping[str, Any]:
 
 def has_labels(feature: Any) -> bool:
     """Whether a description is of class labels, however deep in lists and structures."""
-    _named(feature, "", found := set[str]())
-    return bool(found)
+    return _named(feature, "") is not None
 
 
-def _named(feature: Any, column: str, found: set[str]) -> _Named | None:
-    """How a cell of this description gets its names; None where it holds no labels. `found` gets their places."""
+def _named(feature: Any, column: str) -> _Named | None:
+    """How a cell of this description gets its names; None where it holds no labels."""
     kind = feature.get("_type") if isinstance(feature, Mapping) else None
     if isinstance(feature, list | tuple) and feature:  # how old versions write a list
-        return _of_list(_named(feature[0], column, found))
+        return _of_list(_named(feature[0], column))
     if not isinstance(feature, Mapping):
         return None
     if kind == "ClassLabel" and isinstance(feature.get("names"), list | tuple):
-        found.add(column)
         return _of_label([str(name) for name in feature["names"]], column)
     if kind in _LISTS:
         inner = feature.get("feature")
         if isinstance(inner, Mapping) and not isinstance(inner.get("_type"), str):
             # Of a `Sequence` of structures the library makes a structure of lists
             by_name = {name: {"_type": "List", "feature": part} for name, part in inner.items()}
-            of_structure, of_list = _named(by_name, column, found), _of_list(_named(inner, column, found))
+            of_structure, of_list = _named(by_name, column), _of_list(_named(inner, column))
             if of_structure is None or of_list is None:
                 return None
             return lambda value: of_structure(value) if isinstance(value, Mapping) else of_list(value)
-        return _of_list(_named(inner, column, found))
+        return _of_list(_named(inner, column))
     if isinstance(kind, str):
         return None
-    parts = {name: _named(part, f"{column}.{name}", found) for name, part in feature.items()}
+    parts = {name: _named(part, f"{column}.{name}") for name, part in feature.items()}
     return _of_structure({name: named for name, named in parts.items() if named is not None})
 
 

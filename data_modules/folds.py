@@ -1,17 +1,26 @@
-"""Folds for cross-validation that keep groups together and have even numbers of rows."""
+"""Groups of pairs, and folds for cross-validation that keep groups together and have even numbers of rows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.model_selection import GroupKFold, PredefinedSplit
+
+from .schema import Pair
+
+if TYPE_CHECKING:
+    from sklearn.model_selection import PredefinedSplit
 
 _MOST_DRAWS = 32
 _MOST_DEALT = 100_000  # groups in all draws together: with many groups any draw is even
+
+
+def group_of(pair: Pair) -> str:
+    """The group of a pair; a pair without one is a group of its own."""
+    return pair.group_id or pair.pair_id
 
 
 def even_folds(groups: Any, folds: int, seed: int) -> PredefinedSplit:
@@ -29,6 +38,8 @@ def even_folds(groups: Any, folds: int, seed: int) -> PredefinedSplit:
     Raises:
         ValueError: There are fewer groups than folds, or fewer than two folds.
     """
+    from sklearn.model_selection import GroupKFold, PredefinedSplit  # heavy: not for who wants the group of a pair
+
     codes = np.unique(groups, return_inverse=True)[1]
     sizes = np.bincount(codes)
     splits = GroupKFold(folds, shuffle=True, random_state=seed).split(codes, groups=codes)

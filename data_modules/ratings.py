@@ -201,10 +201,12 @@ def check_ratings(
     dimensions: Sequence[Dimension],
     file: object,
     locate: Locate | None = None,
+    score: str | None = None,
 ) -> pd.DataFrame:
     """Checks a long table of ratings: columns `RATING_COLUMNS`, and `SECONDS` where times are known.
 
-    `file` is what messages call the table, `locate` what they call a cell, where it came from another layout.
+    `file` is what messages call the table, `locate` what they call a cell, where it came from another layout, and
+    `score` what they expect where a score is no number.
 
     Returns:
         The same rows, numbers as float64 and scores put onto their scale (`on_scale`): whatever counts ratings
@@ -221,9 +223,7 @@ def check_ratings(
     check.texts("pair_id", frozenset(pair_ids), "no such pair in the pairs table")
     check.texts("dimension", scales, f"expected {', '.join(scales)}")
     check.texts("rater_id", None, f"expected {A_NAME}")
-    scores = check.numbers(
-        "score", "a finite number, such as 3.5; not rated is an empty cell of a wide table, or no row of a long one"
-    )
+    scores = check.numbers("score", score or "a finite number, such as 3.5, or no row where it is not rated")
     names = ratings["dimension"].to_numpy()
     rated = scores.copy()
     for name, dimension in scales.items():

@@ -1,4 +1,5 @@
-"""The one reader of tables: CSV, TSV, JSON, JSONL and Parquet, without guessing types: ``001`` in CSV stays ``001``.
+"""The one reader of tables: CSV with any separator, TSV, JSON, JSONL, Parquet and Excel, without guessing types:
+``001`` in CSV stays ``001``. The rows that Qualtrics puts under the header are left out.
 
 Audio in a Parquet file stays there (`embedded`); all else is held in memory. Every value can be named in a message:
 file, row, line and column.
@@ -10,9 +11,11 @@ import csv
 import io
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +28,7 @@ from ..core.numerals import EXACT, as_float, to_number
 from ..core.parquet import parquet_errors
 from .class_labels import described_columns, name_labels
 from .embedded_tables import EmbeddingTable, parquet_tables
+from .excel import read_sheet
 from .ratings import A_NAME, LARGEST, SECONDS, Dimension, is_name, is_text
 
 LONGEST_CELL = 1 << 24
@@ -42,7 +46,7 @@ class SourceTable:
     rows: list[dict[str, Any]]  # column name -> value. A CSV value is text; an empty one, like JSON's `null`, is None
     # line of the file where each row starts, counted from 1; None where the format has no lines
     lines: list[int] | None = None
-    labels: frozenset[str] = frozenset()  # columns of class labels, see `class_labels.name_labels`; None = no label
+    decimal_comma: bool = False  # whether 3,5 is a number: in text whose columns are not separated by commas
 
     @classmethod
     def of(cls, path: Path, rows: list[dict[str, Any]], lines: list[int] | None = None) -> SourceTable:
@@ -123,10 +127,10 @@ def read_records(path: Path, fields: Sequence[str] = ()) -> list[TableRow]:
         DataError: As `read_table` does, or if one of `fields` is missing in all rows: then the layout is another one.
     """
     table = read_table(path)
-    for field in fields:
-        if field not in table.columns:
+    for name in fields:
+        if name not in table.columns:
             raise DataError(
-                f"{path}: no field {field!r}; it has {names_shown(table.columns)}; expected {', '.join(fields)}"
+                f"{path}: no field {name!r}; it has {names_shown(table.columns)}; expected {', '.join(fields)}"
             )
     return table.records()
 
@@ -142,12 +146,20 @@ def read_table(path: str | Path) -> SourceTable:
     check_file(path)
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        excel = " (save the sheet as CSV UTF-8)" if path.suffix.lower() in (".xlsx", ".xls", ".ods") else ""
-        raise DataError(f"{path}: suffix {shown(path.suffix)}; expected {', '.join(_READERS)}{excel}")
-    table = reader(path)
+        sheet = " (save the sheet as .xlsx or CSV UTF-8)" if path.suffix.lower() in (".xls", ".ods") else ""
+        raise DataError(f"{path}: suffix {shown(path.suffix)}; expected {', '.join(_READERS)}{sheet}")
+    table = _without_qualtrics(reader(path))
     if not table.rows:
         raise DataError(f"{path}: the table holds no rows")
     return table
+
+
+def _without_qualtrics(table: SourceTable) -> SourceTable:
+    """The table without the two rows under the header of an export of Qualtrics: the questions, and import ids."""
+    given = [str(value) for value in table.rows[1].values() if value is not None] if len(table.rows) > 1 else []
+    if not given or not all(value.startswith('{"ImportId"') for value in given):
+        return table
+    return replace(table, rows=table.rows[2:], lines=table.lines and table.lines[2:])
 
 
 def check_file(path: Path) -> None:
@@ -176,13 +188,14 @@ def _read_text(path: Path) -> str:
 def csv_rows(lines: Iterable[str], path: Path, delimiter: str | None = None) -> Iterator[tuple[int, list[str]]]:
     """The header of a CSV file, then its rows, each with the line where it starts; empty lines are skipped.
 
-    Lines keep their line ends. Without a delimiter the suffix gives it: tabs for `.tsv`, else commas.
+    Lines keep their line ends. Without a delimiter the header shows it, see `delimiter_of`.
 
     Raises:
         DataError: If a row has not as many values as the header, a column stands twice, or it cannot be read as CSV.
     """
-    delimiter = delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    lines = iter(lines)
+    first = next(lines, "")
+    reader = csv.reader(chain([first], lines), delimiter=delimiter or delimiter_of(first, path), strict=True)
     n_columns = row = end = 0
     try:
         for values in reader:
@@ -190,10 +203,6 @@ def csv_rows(lines: Iterable[str], path: Path, delimiter: str | None = None) -> 
             if not values:
                 continue
             if not n_columns:
-                if len(values) == 1 and ";" in values[0]:
-                    raise DataError(
-                        f"{place(path, line=line)}: columns are separated by ';'; expected ',' (or tabs in a .tsv)"
-                    )
                 check_header(values, path)
                 n_columns = len(values)
             elif len(values) != n_columns:
@@ -203,6 +212,14 @@ def csv_rows(lines: Iterable[str], path: Path, delimiter: str | None = None) -> 
             row += 1
     except csv.Error as error:
         raise DataError(f"{place(path, line=end + 1)}: not readable as CSV ({error})") from None
+
+
+def delimiter_of(header: str, path: Path) -> str:
+    """What separates the columns: of comma, semicolon, tab and bar what stands most often in the header outside quotes,
+    and where two do so, or none, a tab in a `.tsv` and a comma elsewhere."""
+    usual = "\t" if path.suffix.lower() == ".tsv" else ","
+    outside = re.sub(r'"[^"]*"', "", header)
+    return max((usual, ",", ";", "\t", "|"), key=outside.count)
 
 
 def jsonl_rows(lines: Iterable[str], path: Path, first: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -234,13 +251,16 @@ def read_csv(path: Path, delimiter: str | None = None) -> SourceTable:
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
     header: list[str] = []
-    for line, values in csv_rows(io.StringIO(_read_text(path), newline=""), path, delimiter):
+    text = io.StringIO(_read_text(path), newline="")
+    delimiter = delimiter or delimiter_of(text.readline(), path)
+    text.seek(0)
+    for line, values in csv_rows(text, path, delimiter):
         if not header:
             header = values
             continue
         rows.append(dict(zip(header, (distinct.setdefault(value, value) or None for value in values), strict=True)))
         lines.append(line)
-    return SourceTable(path, tuple(header), rows, lines)
+    return SourceTable(path, tuple(header), rows, lines, decimal_comma=delimiter != ",")
 
 
 def check_header(header: Sequence[str], path: Path) -> None:
@@ -284,10 +304,20 @@ def read_parts(path: Path, table: EmbeddingTable, features: Mapping[str, Any]) -
         DataError: If a label is none of the classes.
     """
     rows = list(table.rows())
-    return replace(SourceTable.of(path, rows), labels=name_labels(rows, features, path))
+    name_labels(rows, features, path)
+    return SourceTable.of(path, rows)
 
 
-_READERS = {".csv": read_csv, ".tsv": read_csv, ".json": _read_json, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+def _read_excel(path: Path) -> SourceTable:
+    header, rows, lines = read_sheet(path)
+    check_header(header, path)
+    return SourceTable(path, header, rows, lines, decimal_comma=True)
+
+
+_READERS = {
+    ".csv": read_csv, ".tsv": read_csv, ".txt": read_csv, ".json": _read_json, ".jsonl": _read_jsonl,
+    ".parquet": _read_parquet, ".xlsx": _read_excel, ".xlsm": _read_excel,
+}  # fmt: skip
 SUFFIXES = tuple(_READERS)
 
 
@@ -299,7 +329,8 @@ class TableMapping:
     # the same for the table of ratings (`pair_id`, `rater_id`, `dimension`, `score`, `seconds`)
     rating_columns: Mapping[str, str]
     dimensions: Sequence[Dimension]  # the scales
-    wide: bool | None = None  # whether the ratings are wide; None = see from the header
+    scores: Sequence[str] = ()  # columns of the ratings that hold scores, as patterns; none = see from the header
+    choices: Mapping[str, float] = field(default_factory=dict)  # word of a scale -> its score
     synthetic: bool = False  # whether the ratings were not given by people
 
 
@@ -311,25 +342,32 @@ def full_mapping(
     Messages name the option that maps on the command line.
 
     Raises:
-        DataError: If a column is missing, a name to map is unknown, or a column that is not mapped has one of our names
-            but for upper case or space around it: left out, it would be missed in silence.
+        DataError: If columns are missing (all are named), a name to map is unknown, or a column that is not mapped has
+            one of our names but for upper case or space around it: left out, it would be missed in silence.
     """
-    present = f"it has {names_shown(table.columns)}"
     for our, their in given.items():
         if our not in ours:
             raise DataError(f"column mapping {our}={their}: expected to the left of '=': {', '.join(ours)}")
-        if their not in table.columns:
-            raise DataError(f"{table.path}: no column {shown(their)} (mapped to {our}); {present}")
     mapping = {our: given.get(our, our) for our in ours if given.get(our, our) in table.columns}
-    for our in required:
-        if our not in mapping:
-            raise DataError(f"{table.path}: no column {our!r}; {present}; expected a mapping {our}=COLUMN ({option})")
+    absent = [our for our in (*given, *required) if our not in mapping]
+    if absent:
+        raise missing_columns(table, {our: given.get(our) for our in absent}, option)
     for their in table.columns:
         our = their.strip().casefold()
         if their != our and our in ours and our not in mapping and their not in given.values() and our != SECONDS:
             ways = f"{our!r}, a mapping {option} {shown(f'{our}={their}')}, or another name"
             raise DataError(f"{table.path}: column {shown(their)}; expected {ways}")
     return mapping
+
+
+def missing_columns(table: SourceTable, absent: Mapping[str, str | None], option: str, more: str = "") -> DataError:
+    """The error for columns that are not there: ours -> the name that it was mapped to, or None. All are named at once,
+    so that one more try is enough."""
+    names = [repr(our) if their is None else f"{shown(their)} (mapped to {our})" for our, their in absent.items()]
+    expected = f"{option} {' '.join(f'{our}=COLUMN' for our in absent)}{more}"
+    return DataError(
+        f"{table.path}: no column {', '.join(names)}; it has {names_shown(table.columns)}; expected {expected}"
+    )
 
 
 def parse_mapping(items: Sequence[str], option: str) -> dict[str, str]:

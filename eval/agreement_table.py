@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from .frame import Frame, Panel, clusters_by
 from .judge_report import judge_report, with_draws
 from .overall import overall_report
 from .ranking import ranking_report
+from .rater_ranges import rater_ranges
 from .report.base import SCHEMA_VERSION
 from .report.others import AnnotatorPair, TableCluster, TableDimension, TableJudge, TableReport
 from .report.people import PeopleReport
@@ -99,18 +99,19 @@ def measure_agreement(
                 .value_counts(sort=False)
                 .to_dict(),
                 people=PeopleReport.measured(panel.table, panel.draws, panel.reliability, seed),
+                ranges=rater_ranges(panel.table),
                 judges={judge: _judge(panel, judge, has_systems) for judge in judges if judge in panel.scores},
                 ranking=ranking_report(panel) if len(panel.scores) > 1 else None,
                 pairs=compared,
             )
         )
-    content = hashlib.sha256(Path(frame.source).read_bytes()).hexdigest()
+    content = hashlib.sha256(b"".join(file.read_bytes() for file in frame.files)).hexdigest()
     without = {"without": "+".join(left_out)} if left_out else {}
     return TableReport(
         schema_version=SCHEMA_VERSION,
         signature=signature(
             "+".join(identified(judge, None) for judge in judges) or "none",
-            identified(Path(frame.source).name, content, **without),
+            identified("+".join(file.name for file in frame.files), content, **without),
             "all",
             cluster,
             interval,

@@ -9,12 +9,13 @@ import numpy as np
 import pandas as pd
 
 from ..core.errors import UserError, names_shown, shown
+from ..scoring.score_table import cells_of
 from ..scoring.three_way import PreferenceModel, probabilities
 from .board_words import sentences_of
 from .report.leaderboard import AgainstBaseline, Board, BoardDifference, BoardSystem, Figure, Measured, Verdict
 from .statistics.significance import ALPHA, holm, significance_clusters
 from .statistics.system_means import SystemEstimate, SystemMeans, SystemSums, system_means
-from .system_scores import ERROR, GROUP, Answers, Ratings
+from .system_scores import GROUP, Answers, Ratings
 
 
 def board_of(
@@ -39,7 +40,7 @@ def board_of(
         scored[GROUP].tolist(),
         scored[dimension].to_numpy(float),
         human.reindex(scored["pair_id"]).to_numpy(float),
-        scored[dimension + ERROR].to_numpy(float),
+        scored[cells_of(dimension).uncertainty].to_numpy(float),
     )
     if len(sums.systems) < 2:
         raise UserError(f"{dimension}: {len(sums.systems)} of the systems have scores; expected two or more")
@@ -167,7 +168,7 @@ def _wins(
 
     with np.errstate(invalid="ignore"):  # a system without a response to a context has NaN
         means = sign * cells(scored[dimension].to_numpy(float)) / cells(None)
-        errors = np.sqrt(cells(scored[dimension + ERROR].to_numpy(float) ** 2)) / cells(None)
+        errors = np.sqrt(cells(scored[cells_of(dimension).uncertainty].to_numpy(float) ** 2)) / cells(None)
     shares = np.full((len(names), len(names)), np.nan)
     for i, j in zip(*np.triu_indices(len(names), 1), strict=True):
         lead = means[:, i] - means[:, j]

@@ -23,10 +23,10 @@ import numpy as np
 import pandas as pd
 
 from ..core.errors import DataError, counted
+from ..data_modules.folds import group_of
 from ..data_modules.schema import Pair, PairDataset
 from .checks.pairs import context_keys
 from .evaluate import scored, shared_dimensions
-from .frame import group_of
 from .judges import Judge
 from .report.base import SCHEMA_VERSION
 from .report.others import ALL_SOURCES, ChallengeReport, ChallengeScore

@@ -16,6 +16,7 @@ import pandas as pd
 from ..core.errors import DataError, UserError, counted, shown
 from ..core.version import __version__
 from ..data_modules.audit import COLUMNS, known_columns, read_column, tag_columns
+from ..data_modules.folds import group_of
 from ..data_modules.schema import Dimension, Pair, PairDataset
 from ..scoring.score_table import ABSTAINED, DISTRIBUTION, WINDOWS, levels_text
 from .checks import DEFAULT_CHECKS, Check, choose
@@ -28,7 +29,7 @@ from .dimension_report import (
     response_lengths,
     slice_report,
 )
-from .frame import Frame, clusters_by, group_of
+from .frame import Frame, clusters_by
 from .judges import INTERVAL_COLUMNS, Judge, check_score_table, score_table
 from .judges.opening import AnyJudge, open_judges
 from .listening import VOICE_CHECK, WORDS_CHECK, voice_and_words

@@ -7,7 +7,8 @@ dimension, and the scores of judges on the rated items.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,11 +17,23 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from ..core.errors import DataError, UserError, shown
-from ..data_modules.ratings import LARGEST, RatingTable
-from ..data_modules.schema import Pair, PairDataset
+from ..core.errors import DataError, UserError, bad_value, shown
+from ..core.numerals import EXACT, as_float
+from ..data_modules.folds import group_of
+from ..data_modules.layouts import (
+    Cell,
+    Names,
+    column_names,
+    read_rating_tables,
+    score_cells,
+    score_columns,
+    with_numbers,
+)
+from ..data_modules.rating_words import unknown_words
+from ..data_modules.ratings import A_NAME, LARGEST, RatingTable, is_name
+from ..data_modules.schema import PairDataset
 from ..data_modules.steps import same_scores
-from ..data_modules.tables import full_mapping, read_table
+from ..data_modules.tables import SourceTable, TableRow, plain_text
 from .statistics.agreement import Statistic, spearman
 from .statistics.bootstrap import Interval, Resamples, estimate
 from .statistics.reliability import Reliability, affordable_draws, measure
@@ -30,12 +43,8 @@ COLUMNS = ("dataset", "dimension", "pair_id", "rater_id", "is_judge", "score", "
 there is none; ``cluster`` is the unit that intervals draw, and permutations exchange, as a whole."""
 
 TABLE_COLUMNS = ("item", "annotator", "dimension", "score", "dataset", "group", "system")
-"""Columns of a table; the first four are required."""
-
-
-def group_of(pair: Pair) -> str:
-    """The group of a pair; a pair without one is a group of its own."""
-    return pair.group_id or pair.pair_id
+"""Columns of a table; see `layouts` for which have to be there."""
+_NAMES = Names("item", "annotator", "--column", TABLE_COLUMNS[4:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +114,7 @@ class Frame:
 
     rows: pd.DataFrame
     source: str  # where they come from, for messages
+    files: tuple[Path, ...] = ()  # those of a table
 
     @classmethod
     def of_dataset(cls, dataset: PairDataset, scores: Mapping[str, pd.DataFrame], clusters: Mapping[str, str]) -> Frame:
@@ -137,7 +147,7 @@ class Frame:
     @property
     def annotators(self) -> tuple[str, ...]:
         """Everybody who gave a score, judges as well, in the order of the rows."""
-        return tuple(dict.fromkeys(self.rows["rater_id"]))
+        return tuple(self.rows["rater_id"].unique())
 
     @property
     def has_systems(self) -> bool:
@@ -219,46 +229,129 @@ def _check_spread(rows: pd.DataFrame, source: str) -> None:
         )
 
 
-def read_frame(path: str | Path, columns: Mapping[str, str]) -> Frame:
-    """Reads a CSV, TSV, JSONL or Parquet table with one row per score; nobody is a judge yet.
+def read_frame(
+    paths: str | Path | Sequence[str | Path],
+    columns: Mapping[str, str],
+    scores: Sequence[str] = (),
+    choices: Mapping[str, float] | None = None,
+) -> Frame:
+    """Reads ratings in any layout of `layouts`, from one file or several; nobody is a judge yet.
 
-    A score is missing where the cell is empty, null, or NaN as a number; the text ``NaN`` is refused. Scores that
-    differ only because some were stored in float32 or float16 become one (`steps.same_scores`). The items of different
-    datasets are different ones. An item without a group is a group of its own.
+    A score is missing where the cell is empty, null, NaN or one of `rating_words.NO_SCORE`. Scores that differ only
+    because some were stored in float32 or float16 become one (`steps.same_scores`). The items of different datasets are
+    different ones. An item without a group is a group of its own.
 
     Args:
-        path: The file.
+        paths: The file, or several; ``ANNOTATOR=FILE`` says that one annotator gave all scores in it.
         columns: Our column name (`TABLE_COLUMNS`) -> theirs, where they differ.
+        scores: Columns that hold scores, see `layouts.score_columns`.
+        choices: Word of a scale -> score.
 
     Raises:
-        DataError: If the file is unreadable, a column is missing, a name is empty, a score is no finite number, an
+        DataError: If a file is unreadable, columns are missing, a name is empty, a score is no finite number, an
             annotator scores an item twice on a dimension, or an item has two groups or two systems.
     """
-    table = read_table(path)
-    column_of = full_mapping(columns, TABLE_COLUMNS, table, TABLE_COLUMNS[:4])
-    first_row: dict[tuple[str | None, ...], int] = {}  # key of a score -> position of its row
-    of_item: dict[tuple[str, str | None, str], str | None] = {}  # column, dataset, item -> group or system
-    rows: list[tuple[Any, ...]] = []
-    for record in table.records():
-        item, annotator, dimension = (record.name(column_of[name]) for name in TABLE_COLUMNS[:3])
-        dataset, group, system = (
-            record.optional_name(column_of[name]) if name in column_of else None for name in TABLE_COLUMNS[4:]
-        )
-        earlier = first_row.setdefault((dataset, item, dimension, annotator), record.position)
-        if earlier != record.position:
-            raise DataError(
-                f"{record.place(column_of['item'])}: {annotator} scores item {shown(item)} on {dimension} again, "
-                f"as in row {earlier + 1}; expected one score per item, dimension and annotator"
-            )
-        for name, value in (("group", group), ("system", system)):
-            expected = of_item.setdefault((name, dataset, item), value)
-            if value != expected:
-                wanted = f"one {name} per item; item {shown(item)} has {shown(expected)} above"
-                raise record.error(column_of[name], wanted)
-        group_id = f"item {item}" if group is None else f"group {group}"
-        score = record.number(column_of["score"])
-        rows.append((dataset, dimension, item, annotator, False, score, group_id, system, group_id))
-    frame = pd.DataFrame(rows, columns=pd.Index(COLUMNS))
-    _check_spread(frame, str(table.path))
+    tables = read_rating_tables([paths] if isinstance(paths, str | Path) else paths, _NAMES)
+    source = " + ".join(str(table.path) for table in tables)
+    cells: list[Cell] = []
+    more: list[tuple[str | None, ...]] = []
+    names_of: dict[int, Mapping[str, str]] = {}
+    for table in tables:
+        names = names_of[id(table)] = column_names(table, columns, _NAMES)
+        rows = list(zip(*(_optional_names(table, names.get(name)) for name in _NAMES.optional), strict=True))
+        found = list(score_cells(table, names, score_columns(table, names, _NAMES, scores=scores), choices or {}))
+        cells += found
+        more += [rows[cell.position] for cell in found]
+    cells = with_numbers(cells)
+
+    def column(number: int, name: str) -> str:
+        return names_of[id(cells[number].table)].get(name, cells[number].column)
+
+    values = [[getattr(cell, part) for cell in cells] for part in ("item", "annotator", "dimension")]
+    for name, given in zip(TABLE_COLUMNS, values, strict=False):
+        # Each distinct text is checked once
+        good = {value for value in {value for value in given if isinstance(value, str)} if is_name(value)}
+        bad = next((n for n, value in enumerate(given) if not isinstance(value, str) or value not in good), None)
+        if bad is not None:
+            where = cells[bad].table.place(cells[bad].position, column(bad, name))
+            raise bad_value(where, given[bad], f"{A_NAME}; or a whole number")
+    words = dict.fromkeys(cell.score for cell in cells if isinstance(cell.score, str))
+    for number, cell in enumerate(cells):
+        if not (isinstance(cell.score, float) and (abs(cell.score) <= LARGEST or math.isnan(cell.score))):
+            score = as_float(cell.score)
+            if abs(score) <= LARGEST:
+                cells[number] = cell._replace(score=score)
+                continue
+            expected = f"a finite number, at most {LARGEST:g}, or nothing where it is missing"
+            if isinstance(cell.score, int) and abs(cell.score) > EXACT:
+                expected = "a number that float64 holds, such as whole ones up to 2**53"
+            raise bad_value(cell.where, cell.score, unknown_words(words) if isinstance(cell.score, str) else expected)
+    items, annotators, dimensions = values
+    datasets, groups, systems = ([row[at] for row in more] for at in range(3))
+    frame = pd.DataFrame(
+        {
+            "dataset": pd.Series(datasets, dtype=object),
+            "dimension": pd.Series(dimensions, dtype=object),
+            "pair_id": pd.Series(items, dtype=object),
+            "rater_id": pd.Series(annotators, dtype=object),
+            "is_judge": False,
+            "score": [cell.score for cell in cells],
+            "group_id": [f"item {i}" if g is None else f"group {g}" for i, g in zip(items, groups, strict=True)],
+            "system_id": pd.Series(systems, dtype=object),
+        }
+    )
+    _check_rows(frame, cells, column)
+    _check_spread(frame, source)
     by_scale = frame.groupby(["dataset", "dimension"], sort=False, dropna=False)["score"]
-    return Frame(frame.assign(score=by_scale.transform(same_scores)), str(table.path))
+    frame = frame.assign(score=by_scale.transform(same_scores), cluster=frame["group_id"])
+    return Frame(frame.loc[:, list(COLUMNS)], source, tuple(table.path for table in tables))
+
+
+def _optional_names(table: SourceTable, column: str | None) -> list[str | None]:
+    """The names in a column, None where there is none; each distinct text is checked once."""
+    if column is None:
+        return [None] * len(table.rows)
+    known: dict[str, str | None] = {}
+    names: list[str | None] = []
+    for position, row in enumerate(table.rows):
+        value = row.get(column)
+        if isinstance(value, str) and value in known:
+            names.append(known[value])
+            continue
+        name = TableRow(table, position).optional_name(column)
+        if isinstance(value, str):
+            known[value] = name
+        names.append(name)
+    return names
+
+
+def _check_rows(frame: pd.DataFrame, cells: Sequence[Cell], column: Callable[[int, str], str]) -> None:
+    """Refuse two scores of one annotator for one thing, and an item with two groups or two systems; `column` tells what
+    a column of ours is called in the table of a cell."""
+    repeated = frame.duplicated(["dataset", "pair_id", "dimension", "rater_id"]).to_numpy(bool)
+    first_bad = int(repeated.argmax()) if repeated.any() else len(frame)
+    ids = frame.groupby(["dataset", "pair_id"], sort=False, dropna=False).ngroup().to_numpy()
+    _, starts = np.unique(ids, return_index=True)
+    for name, prefix in (("group_id", "group"), ("system_id", "system")):
+        values = frame[name].fillna("").to_numpy(object)
+        other = values != values[starts][ids]
+        if other.any() and int(other.argmax()) < first_bad:
+            number = int(other.argmax())
+            cell, first = cells[number], cells[int(starts[ids[number]])]
+            theirs = column(number, prefix)
+            has = plain_text(first.table.rows[first.position].get(theirs))
+            wanted = f"one {prefix} per item; item {shown(cell.item)} has {shown(has)} above"
+            raise bad_value(cell.table.place(cell.position, theirs), cell.table.rows[cell.position].get(theirs), wanted)
+    if first_bad < len(frame):
+        keys = frame[["dataset", "pair_id", "dimension", "rater_id"]].fillna("").agg(tuple, axis="columns")
+        earlier = cells[int((keys == keys.iloc[first_bad]).to_numpy().argmax())]
+        cell = cells[first_bad]
+        where = cell.table.place(cell.position, column(first_bad, "item"))
+        raise DataError(
+            f"{where}: {cell.annotator} scores item {shown(cell.item)} on {cell.dimension} "
+            f"again, as in {_row(earlier, cell)}; expected one score per item, dimension and annotator"
+        )
+
+
+def _row(earlier: Cell, cell: Cell) -> str:
+    return f"row {earlier.position + 1}" if earlier.table is cell.table else earlier.table.place(earlier.position)

@@ -59,6 +59,7 @@ def plan_views(report: PlanReport) -> Iterator[Table | str]:
         title = f"to tell systems apart by {report.systems[0].difference:g} points, {percent(report.power)} power"
         yield filled_table(title, head, [("", found)])
     yield report.sentence
+    yield report.assumption
 
 
 def stress_views(found: StressReport) -> Iterator[Table | str]:

@@ -201,7 +201,10 @@ def make_plan(
     Raises:
         UserError: If a number is out of its range.
     """
+    origin = "as given" if agreement is not None else "not measured; --agreement changes it"
     if agreement is None:
+        if any(value > difference for value in pilot.agreement.values()):
+            origin = "as the best judge of the pilot does"
         agreement = max([value for value in pilot.agreement.values() if value > difference], default=DEFAULT_AGREEMENT)
     for option, value in (("--agreement", agreement), ("--difference", difference), ("--power", power)):
         if not 0 < value < 1:
@@ -215,6 +218,12 @@ def make_plan(
         raise UserError(f"--items {items[0]}: expected 4 or more")
     raters = sorted(set(raters) or {1, 2, 3, 5, 8, *([round(pilot.ratings_per_item)] if pilot.n_items else [])})
     judges = (agreement, agreement - difference)
+    if between is not None:
+        errors = f"the two judges correlate by {between:.2f}, as given"
+    elif pilot.between is not None:
+        errors = f"the two judges correlate by {pilot.between:.2f}, as those of the pilot do"
+    else:
+        errors = "the errors of the two judges are independent, which needs the most items (--between changes it)"
     between = pilot.between if between is None else between
     # Two judges whose errors are independent correlate through the true scores alone
     between = judges[0] * judges[1] if between is None else between
@@ -273,6 +282,8 @@ def make_plan(
         rows=tuple(rows),
         needed=tuple(needed),
         sentence=_sentence(pilot, needed, difference, power, price),
+        assumption=f"This assumes that the better judge agrees with the true scores by {agreement:.2f} ({origin}), "
+        f"and that {errors}.",
     )
 
 

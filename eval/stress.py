@@ -20,6 +20,7 @@ from torch import Tensor
 from ..audio.decode import Clip, is_clipped, load_clip
 from ..core.errors import AudioError, DataError, UserError, counted, shown
 from ..core.processes import progress
+from ..data_modules.folds import group_of
 from ..data_modules.schema import Pair, PairDataset
 from ..data_modules.unchanged import check_unchanged
 from ..models.backbones.audio_encoders import Whisper
@@ -29,7 +30,6 @@ from ..models.judge import EmpathyJudge
 from ..scoring.assessment import Assessment, Reward, reward_of
 from ..scoring.scorer import Scorer
 from .checks import recording, voice
-from .frame import group_of
 from .judges.trained import TrainedJudge
 from .report.base import SCHEMA_VERSION
 from .report.others import StressReport, StressResult, StressVerdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,39 +12,28 @@ import numpy as np
 import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
-from ..core.errors import DataError, UserError, counted, names_shown, shown
+from ..core.errors import DataError, UserError, names_shown, shown
 from ..core.files import file_hash
-from ..data_modules.ratings import A_NAME, RATING_COLUMNS, is_name
+from ..core.numerals import to_number
+from ..data_modules.ratings import A_NAME, LARGEST, RATING_COLUMNS, check_ratings, is_name, same_range
 from ..data_modules.schema import Dimension, PairDataset
-from ..data_modules.tables import SourceTable, read_table
-from ..scoring.score_table import PAIR_ID
-from ..scoring.three_way import PreferenceModel
+from ..data_modules.tables import SourceTable, plain_text, read_table
+from ..scoring.calibration import JudgeFacts
+from ..scoring.score_table import PAIR_ID, cells_of, dimensions_of
 
 ScoreFiles = str | Path | Sequence[str | Path] | Mapping[str, str | Path]
 """A file, several, or system -> the file of its responses; a text ``NAME=FILE`` is one of these."""
 GROUP = "group_id"
-ERROR = "_standard_error"
-"""What the column of a dimension's standard errors ends with."""
-_LABEL = "_label"  # each dimension of a file of scores has a column of this ending
 _OWN = (PAIR_ID, GROUP, "system", "warnings", "seconds")  # columns of `Answers.rows` beside dimensions
 # Parts of a job's identity without which scores do not mean the same
 _SAME = ("judge", "backbone", "quantization", "long clips")
-
-
-@dataclass(frozen=True)
-class JudgeFacts:
-    """What `score` writes beside its scores about their judge; nothing of a run folder."""
-
-    dimensions: tuple[Dimension, ...] = ()
-    weights: str | None = None  # hash of the weights that were calibrated
-    three_way: Mapping[str, PreferenceModel | None] = field(default_factory=dict)  # how scores become preferences
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
     """Scores of one judge on the responses of systems, a row for each response."""
 
-    # ``pair_id, system, group_id, warnings, seconds``, and for each dimension NAME and NAME_standard_error, NaN = none
+    # ``pair_id, system, group_id, warnings, seconds``, and for each dimension `score_table.cells_of`, NaN = none
     rows: pd.DataFrame
     scales: dict[str, Dimension | None]  # each dimension; None = the files do not say
     judge: Mapping[str, str]  # what the judge is known by; empty = the files do not say
@@ -91,7 +80,7 @@ def read_answers(scores: ScoreFiles, by: str, dimensions: Sequence[str] | None) 
             seen[pair] = record.place()
             row: dict[str, Any] = {PAIR_ID: pair, "system": system or record.name(by), GROUP: record.name(GROUP)}
             row["warnings"] = record.text("warnings")
-            for column in ("seconds", *names, *(name + ERROR for name in names)):
+            for column in ("seconds", *names, *(cells_of(name).uncertainty for name in names)):
                 row[column] = record.number(column) if column in table.columns else np.nan
             rows.append(row)
     judge, facts = _one_judge([table.path for _, table in tables])
@@ -128,7 +117,7 @@ def _dimensions(tables: Sequence[SourceTable], wanted: Sequence[str] | None) -> 
     """The dimensions that all files have, or those that are asked for."""
     if wanted:
         return tuple(wanted)
-    of_each = [[name.removesuffix(_LABEL) for name in table.columns if name.endswith(_LABEL)] for table in tables]
+    of_each = [dimensions_of(table.columns) for table in tables]
     shared = [name for name in of_each[0] if all(name in names for names in of_each)]
     if not shared:
         raise UserError(f"{tables[0].path}: no column says what is a dimension; expected --dimension NAME")
@@ -182,10 +171,11 @@ def read_ratings(ratings: str | Path, answers: Answers) -> Ratings:
         synthetic = dataset.card.synthetic
         table, mark = dataset.ratings, dataset.card.content_hash or ""
         scales = {dimension.name: dimension for dimension in dataset.card.dimensions}
+        for name, judged in answers.scales.items():
+            if judged and (rated := scales.get(name)) and not same_range(judged, rated):
+                raise UserError(f"{path}: {name} from {rated.scale}; the judge scores from {judged.scale}")
     else:
-        table, mark = _rating_table(path), file_hash(path)
-    for name, scale in answers.scales.items():
-        _check_scale(path, table, name, scale, scales.get(name))
+        table, mark = _rating_table(path, answers.scales), file_hash(path)
     known, others = np.zeros(len(table), dtype=bool), {}
     for name in answers.scales:
         of_name = table["dimension"].to_numpy(str) == name
@@ -202,41 +192,21 @@ def read_ratings(ratings: str | Path, answers: Answers) -> Ratings:
     return Ratings(rows, others, scales, (path.name, mark), synthetic)
 
 
-def _rating_table(path: Path) -> pd.DataFrame:
+def _rating_table(path: Path, judged: Mapping[str, Dimension | None]) -> pd.DataFrame:
+    """The rows of a table that rate the judge's dimensions, checked; an empty score is none. People may rate between
+    the steps of the judge."""
     source = read_table(path)
-    for column in RATING_COLUMNS:
-        if column not in source.columns:
-            expected = ", ".join(RATING_COLUMNS)
-            raise DataError(f"{path}: no column {column!r}; it has {names_shown(source.columns)}; expected {expected}")
-    seen: dict[tuple[str, ...], str] = {}
-    rows = []
-    for record in source.records():
-        key = tuple(record.name(name) for name in RATING_COLUMNS[:3])
-        if key in seen:
-            raise DataError(
-                f"{record.place(PAIR_ID)}: {shown(key[1])} rates {shown(key[0])} on {key[2]} again, as in {seen[key]}; "
-                "expected one rating per pair, rater and dimension"
-            )
-        seen[key] = record.place()
-        rows.append((*key, record.number("score")))
-    return pd.DataFrame(rows, columns=list(RATING_COLUMNS))
-
-
-def _check_scale(
-    path: Path, ratings: pd.DataFrame, name: str, judge: Dimension | None, people: Dimension | None
-) -> None:
-    """Check that people rated on the scale of the judge, as far as either is known."""
-    if judge is None:
-        return
-    if people is not None:
-        ends = [(scale.minimum, scale.maximum, scale.higher_is_better) for scale in (judge, people)]
-        if ends[0] != ends[1]:
-            words = [f"{low:g} to {high:g}{'' if higher else ', lower is better'}" for low, high, higher in ends]
-            raise UserError(f"{path}: {name} from {words[1]}; the judge scores from {words[0]}; expected one scale")
-    given = ratings.loc[ratings["dimension"] == name, "score"]
-    outside = given[(given < judge.minimum) | (given > judge.maximum)]
-    if len(outside):
-        raise UserError(
-            f"{path}: {counted(len(outside), 'rating')} of {name} outside the judge's scale, such as "
-            f"{outside.iloc[0]:g}; expected {judge.minimum:g} to {judge.maximum:g}"
-        )
+    for name in RATING_COLUMNS:
+        if name not in source.columns:
+            expected = f"it has {names_shown(source.columns)}; expected {', '.join(RATING_COLUMNS)}"
+            raise DataError(f"{path}: no column {name!r}; {expected}")
+    cells = [[plain_text(row.get(name)) for name in RATING_COLUMNS[:3]] for row in source.rows]
+    scores = [to_number(row.get("score")) for row in source.rows]
+    given = [n for n, row in enumerate(cells) if row[2] in judged and plain_text(scores[n]) is not None]
+    rows = [(*cells[n], scores[n]) for n in given]
+    frame = pd.DataFrame(rows, columns=pd.Index(RATING_COLUMNS), dtype=object)
+    ends = {
+        name: (-LARGEST / 2, LARGEST / 2) if own is None else (own.minimum, own.maximum) for name, own in judged.items()
+    }
+    scales = [Dimension(name, *own) for name, own in ends.items()]
+    return check_ratings(frame, {*frame["pair_id"]}, scales, path, lambda n, column: source.place(given[n], column))

@@ -220,7 +220,8 @@ def comparison_views(reports: Sequence[Report], rankings: Mapping[str, Ranking])
     for report in reports:
         for name, result in report.dimensions.items():
             verdict = f"{report.judge}, {name}: {result.verdict.text}"
-            yield " ".join([verdict, *sentences("length", length=result.length)])
+            shares = sentences("distribution", found=result.rating_distribution)
+            yield " ".join([verdict, *shares, *sentences("length", length=result.length)])
             few_raters |= dict.fromkeys(sentences("few_raters", found=result.like_for_like))
     yield from few_raters
     yield joined([report.signature for report in reports])
@@ -297,6 +298,7 @@ def agreement_views(found: TableReport) -> Iterator[Table | str]:
     )  # fmt: skip
     rows = [people(name, dimension.people) for name, dimension in dimensions.items()]
     yield filled_table(f"people: {', '.join(found.people)}", head, [("", rows)])
+    yield from (f"{name}: {one.ranges.text}" for name, one in dimensions.items() if one.ranges is not None)
     if found.judges:
         yield _judges_and_people(found)
         yield panel_table(judged)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..audio.decode import AudioSource, decode, resample
 from ..audio.prosody import RATE, voiced_shares
-from ..core.errors import TextError
+from ..core.errors import TextError, UserError
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
 from .backbones.base import Backbone, Checkpoint
@@ -22,7 +22,7 @@ from .backbones.inputs import Clips, Inputs, Movable
 from .backbones.layers import LayerStatistics, no_tf32
 from .head_input import HeadInput, build_pooling
 from .heads import Head, Prediction, build_head
-from .lora import PeftModel, adapt, trained_in_full, weights_of
+from .lora import PeftModel, adapt, cast_adapters, trained_in_full, weights_of
 from .settings import BuiltSettings, JudgeSettings, LongClips
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -119,6 +119,9 @@ class EmpathyJudge(nn.Module):
         # PEFT's model holds the whole network: as a module of its own it would register each weight a second time
         self.adapter: tuple[PeftModel | None] = (adapt(self.backbone, settings.lora),)
         self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size)
+        if settings.head_input.audio != "none" and not self.backbone.has_tower:
+            layers, name = settings.head_input.audio, self.backbone.name
+            raise UserError(f"head_input.audio {layers}: backbone {name} has no audio tower to read; expected none")
         self.head_input = HeadInput(settings.head_input, self.backbone.hidden_size, self.backbone.layer_sizes)
         self._of_clips = settings.head_input.of_clips
         self.head: Head = build_head(settings.head, self.head_input.size, dimensions, standardised=self._of_clips)
@@ -397,15 +400,16 @@ class EmpathyJudge(nn.Module):
             trained[name].copy_(weight)
 
     def merge(self) -> None:
-        """Merge the adapters into the frozen weights, in place, for a judge that only scores from now on: one matrix
-        product in place of three.
+        """Make adapters cheap in a judge that only scores from now on.
 
-        This is done where it is exact to rounding: in float32. It is not done in an ensemble, whose members take turns,
-        nor in a backbone that is spread over devices.
+        In float32 they are merged into the frozen weights, in place: exact to rounding, and one matrix product instead
+        of three. An ensemble, whose members take turns, and a backbone that is spread keep theirs. In half precision
+        the sum would lose up to a third of a small adapter: it takes the dtype of the states, as autocast does.
         """
-        exact = self.settings.dtype == "float32" and self.settings.quantization == "none"
-        handle = self.adapter[0]
-        if handle is not None and exact and not self._spread and not self.members:
+        handle, dtype = self.adapter[0], DTYPES[self.settings.dtype]
+        if dtype != torch.float32:
+            cast_adapters(self.backbone, dtype)
+        elif handle is not None and self.settings.quantization == "none" and not self._spread and not self.members:
             handle.base_model.merge_adapter()  # pyright: ignore[reportCallIssue] of LoraModel
 
     def trained_in_full(self) -> dict[str, Tensor]:

@@ -17,11 +17,12 @@ from ..core.errors import UserError
 from ..core.quiet import quiet_import
 from .backbones.base import Backbone
 from .backbones.deferred import check_held, finish, seen_as_float32
+from .low_rank import adapted_linear, autocasts
 from .settings import LoraSettings, PartName
 
 with quiet_import():  # PEFT is imported here alone: it imports bitsandbytes, which warns of a kernel that is not used
     from peft import LoraConfig, PeftModel, get_peft_model
-    from peft.tuners.lora import LoraLayer
+    from peft.tuners.lora import Linear, LoraLayer
     from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict  # noqa: F401 - weight_files takes them
 
 FUSION: PartName = "fusion"
@@ -78,6 +79,9 @@ def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
         target_modules=pattern,
     )
     in_float32 = settings.trained_dtype == "float32"
+    if settings.method != "dora":
+        # Documented as experimental (PEFT's guide on custom models)
+        config._register_custom_module({nn.Linear: _adapted})  # pyright: ignore[reportArgumentType] what makes a layer
     with seen_as_float32(backbone.network):
         handle = get_peft_model(backbone.network, config, autocast_adapter_dtype=in_float32)  # pyright: ignore[reportArgumentType]
     for module in backbone.network.modules():
@@ -91,10 +95,10 @@ def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
     # DoRA takes norms of rows in the precision of the states
     if in_float32 and settings.method != "dora":
         for module in backbone.network.modules():
-            if isinstance(module, LoraLayer):
+            if isinstance(module, LoraLayer) and not isinstance(module, AdaptedLinear):
                 module.cast_input_dtype_enabled = False
-                for dropout in module.lora_dropout.values():  # the first module of an adapter
-                    dropout.register_forward_pre_hook(_cast_input)
+                for adapter in module.lora_A.values():
+                    adapter.register_forward_pre_hook(_cast_input)
     # For model types that it knows as mixture of experts, PEFT 0.21 turns the pattern into bare names
     adapted = {layer for layer, module in backbone.network.named_modules() if isinstance(module, LoraLayer)}
     if wrong := sorted(adapted.symmetric_difference(expected)):
@@ -103,21 +107,59 @@ def _add_lora(backbone: Backbone, settings: LoraSettings) -> PeftModel:
     return handle
 
 
-def _as_autocast_would(states: Tensor, dtype: torch.dtype) -> Tensor:
-    """States `(batch, tokens, size)` of a backbone as an adapter of another dtype reads them.
+class AdaptedLinear(Linear):
+    """A linear layer with an adapter of PEFT, computed by `adapted_linear` where the layer is as it was loaded."""
 
-    PEFT 0.21 always casts them to float32. Under autocast the product casts them back, to the same values: this costs
-    two passes over memory for each of seven layers of a block, and copies that are kept for the backward pass. Without
-    autocast, as in scoring, the adapter computes in float32.
-    """
-    # a dry run computes on "meta", which has no autocast; asking torch which devices have it breaks a compiled layer
-    cast = not states.is_meta and torch.is_autocast_enabled(states.device.type)
-    return states if cast else states.to(dtype)
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """See PEFT, which does what is left: several adapters, and modules with hooks, which must be called: those of
+        accelerate (weights in main memory) and DeepSpeed (weights that are gathered when they are used)."""
+        base: Any = self.base_layer
+        if args or kwargs or self.disable_adapters:
+            return self._by_peft(x, *args, **kwargs)
+        if self.merged:
+            return base(x)
+        names = self.active_adapters
+        if len(names) != 1 or names[0] not in self.lora_A:
+            return self._by_peft(x)
+        (name,) = names
+        down: Any = self.lora_A[name]
+        up: Any = self.lora_B[name]
+        if (
+            any(own._forward_pre_hooks or own._forward_hooks or hasattr(own, "_hf_hook") for own in (base, down, up))
+            or base.weight.requires_grad
+            or name in self.lora_variant
+            or self.lora_bias[name]
+        ):
+            return self._by_peft(x)
+        dropout: Any = self.lora_dropout[name]
+        share = dropout.p if isinstance(dropout, nn.Dropout) and dropout.training else 0.0
+        return adapted_linear(x, base.weight, base.bias, down.weight, up.weight, self.scaling[name], share)
+
+    def _by_peft(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        # PEFT 0.21 casts states to the dtype of the adapter, and autocast back: two passes over memory for nothing
+        self.cast_input_dtype_enabled = not autocasts(x)
+        return super().forward(x, *args, **kwargs)
 
 
-def _cast_input(_: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
-    """A hook before an adapter in float32."""
-    return (_as_autocast_would(given[0], torch.float32),)
+def _adapted(layer: nn.Module, *args: Any, **kwargs: Any) -> AdaptedLinear | None:
+    """The layer with an adapter; None = PEFT makes it: with weights in 8 or 4 bits, or an adapter already."""
+    plain = type(layer) is nn.Linear and type(layer.weight.data) is Tensor
+    return AdaptedLinear(layer, *args, **kwargs) if plain else None
+
+
+def _cast_input(adapter: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
+    """A hook before the first matrix of an adapter that PEFT computes: as autocast would, or in the adapter's dtype."""
+    states = given[0]
+    return (states if autocasts(states) else states.to(adapter.get_parameter("weight").dtype),)
+
+
+def cast_adapters(backbone: Backbone, dtype: torch.dtype) -> None:
+    """Let adapters have this dtype, of a judge that only scores from now on. It is that of the states that they read,
+    so that nothing is converted for each batch; DoRA keeps the precision of its norms."""
+    for module in backbone.network.modules():
+        if isinstance(module, LoraLayer) and not module.lora_variant:
+            module.lora_A.to(dtype)
+            module.lora_B.to(dtype)
 
 
 def _pattern(backbone: Backbone, name: PartName, layers: tuple[int, int] | None) -> tuple[str, list[str]]:

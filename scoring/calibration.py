@@ -15,7 +15,8 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, assert_never
 
 import numpy as np
@@ -25,7 +26,8 @@ from scipy.special import expit, logit
 
 from ..core.errors import UserError, counted
 from ..data_modules.schema import Dimension
-from ..models.description import STRICT, validated
+from ..models import JUDGE_FILE
+from ..models.description import STRICT, parse, read_json, validated
 from .assessment import Domain, Score
 from .three_way import Preference, PreferenceModel
 
@@ -308,10 +310,34 @@ def no_calibration(uses_deviation: bool) -> DimensionCalibration:
 # Files
 
 
-def to_json(calibration: Calibration) -> dict[str, Any]:
-    """Plain values that `from_json` reads back."""
+@dataclass(frozen=True)
+class JudgeFacts:
+    """What of `judge.json` a reader of scores needs; `score` writes it beside its scores."""
+
+    dimensions: tuple[Dimension, ...] = ()
+    weights: str | None = None  # hash of the weights that were calibrated
+    three_way: Mapping[str, PreferenceModel | None] = field(default_factory=dict)  # how scores become preferences
+
+    @classmethod
+    def read(cls, judge: Path) -> JudgeFacts | None:
+        """Of a judge folder; None where there is none, as in a run folder."""
+        path = judge / JUDGE_FILE
+        try:
+            written = read_json(path)
+            dimensions, values = parse(path, written).dimensions, written.get("calibration")
+            if values is None:
+                return cls(dimensions)
+            calibration = from_json(values, str(path), dimensions)
+        except (OSError, UserError):
+            return None
+        three_way = {name: fitted.three_way for name, fitted in calibration.dimensions.items()}
+        return cls(dimensions, calibration.weights, three_way)
+
+
+def to_json(known: Calibration | JudgeFacts) -> dict[str, Any]:
+    """Plain values, as a file gives them back."""
     # Through JSON, so that tuples are the lists that a file gives back
-    return json.loads(json.dumps(asdict(calibration)))
+    return json.loads(json.dumps(asdict(known)))
 
 
 def from_json(values: Any, where: str, dimensions: Sequence[Dimension]) -> Calibration:

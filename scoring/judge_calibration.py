@@ -14,6 +14,7 @@ import numpy as np
 from ..core.errors import AudioError, UserError, counted
 from ..core.files import replace_text
 from ..core.processes import progress
+from ..data_modules.folds import group_of
 from ..data_modules.schema import Dimension, Pair, PairDataset
 from ..data_modules.unchanged import check_unchanged
 from ..models import CALIBRATION_FILE, JUDGE_FILE
@@ -142,8 +143,7 @@ def _three_way(
     difference, combined = sign * (score[first] - score[second]), np.hypot(error[first], error[second])
     uses_error = bool(np.isfinite(error).any())
     usable = np.isfinite(combined if uses_error else difference)
-    # Pairs without a group are independent of each other
-    groups = np.array([pairs[position].group_id or pairs[position].pair_id for position in first])
+    groups = np.array([group_of(pairs[position]) for position in first])
     errors = combined[usable] if uses_error else None
     return fit_three_way(difference[usable], errors, verdict_of(counts)[usable], groups[usable])
 

@@ -107,7 +107,7 @@ class Predictor:
             batch_size: Most pairs per forward pass; scores do not depend on it. None = 16 on a CPU, 128 on a GPU. Where
                 memory runs out, it is reduced.
             store: Where audio states stay beyond this run, shared with training; not used by a judge whose
-                audio tower was trained.
+                audio tower was trained, or that has none.
             measures: Whether clips are measured too (`clip_facts`), for warnings.
             kept_bytes: Bytes of audio states that stay in memory, for clips that come again.
             windows: Whether clips above the maximum audio length are read in windows (`JudgeSettings.long_clips`);

@@ -91,14 +91,21 @@ def flat_scores(found: Assessment, columns: Iterable[Column]) -> dict[str, Value
     return {column.name: values[column.name] for column in columns}
 
 
+def dimensions_of(columns: Collection[str]) -> list[str]:
+    """The dimensions of a wide table, which has a label for each."""
+    return [name for name in columns if f"{name}_label" in columns]
+
+
+def cells_of(dimension: str) -> LongCells:
+    """Where a row of a wide table has what a long table says of a dimension."""
+    return LongCells(dimension, dimension, f"{dimension}_standard_error", f"{dimension}_{DISTRIBUTION}")
+
+
 def long_cells(columns: Collection[str]) -> list[LongCells]:
     """Where a row of a table with these columns, in either form, has what a long table says of each dimension."""
-    # a wide table has a label for each dimension, and rows without scores
-    wide = STATUS in columns and "dimension" not in columns
-    names = [name for name in columns if wide and f"{name}_label" in columns]
-    return [LongCells(name, name, f"{name}_standard_error", f"{name}_{DISTRIBUTION}") for name in names] or [
-        LongCells(None, "score", "uncertainty", DISTRIBUTION)
-    ]
+    wide = STATUS in columns and "dimension" not in columns  # a wide table has rows without scores
+    own = [cells_of(name) for name in dimensions_of(columns)] if wide else []
+    return own or [LongCells(None, "score", "uncertainty", DISTRIBUTION)]
 
 
 def are_shares(levels: Sequence[float]) -> bool:

@@ -11,9 +11,10 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 from starlette.requests import Request
 
 from ..core.errors import counted, shown
@@ -32,18 +33,26 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 _Text = Annotated[str, StringConstraints(min_length=1)]
 
 
-class Situation(BaseModel):
-    """A state that is an object."""
-
+class _Closed(BaseModel):
     model_config = _STRICT
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_unknown_name(cls, values: Any) -> Any:
+        """Says as much as 300,000, whose errors take seconds."""
+        if not isinstance(values, dict) or not (unknown := next((k for k in values if k not in cls.model_fields), "")):
+            return values
+        return {name: values[name] for name in (*cls.model_fields, unknown) if name in values}
+
+
+class Situation(_Closed):
+    """A state that is an object."""
 
     situation: str = Field(description="Text about the situation, as raters were given it.")
 
 
-class Question(BaseModel):
+class Question(_Closed):
     """A question about a dimension of the judge."""
-
-    model_config = _STRICT
 
     type: Literal["score"]
     instructions: str = Field(default="", description="The name of the dimension, where the id of the question is not.")
@@ -54,12 +63,15 @@ class Question(BaseModel):
     )
 
 
-class DecisionRequest(BaseModel):
+def _few(questions: Any) -> Any:
+    """All questions, or one more than there may be: pydantic looks at all of them before it counts."""
+    return dict(islice(questions.items(), _MOST_QUESTIONS + 1)) if isinstance(questions, dict) else questions
+
+
+class DecisionRequest(_Closed):
     """What `/v1/systemone` takes."""
 
-    model_config = _STRICT
-
-    questions: dict[_Text, Question] = Field(min_length=1, max_length=_MOST_QUESTIONS)
+    questions: Annotated[dict[_Text, Question], BeforeValidator(_few)] = Field(min_length=1, max_length=_MOST_QUESTIONS)
     state: str | Situation = Field(default="", description="Text about the situation, as raters were given it.")
     model: str | None = Field(default=None, description="Any; there is one judge.")
     audio: list[str] | None = _CLIPS

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import torch
     from empathy_judge.models.judge import EmpathyJudge
 
+    from .data_modules.builders import Source
+
 # Before torch is imported, here and in the processes that tests start: sums in one fixed order, and no model hub
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -216,7 +218,7 @@ def make_judge(backbone_folder) -> Callable[..., EmpathyJudge]:
 @pytest.fixture(scope="session")
 def judge_folder(make_judge, tmp_path_factory) -> Path:
     """A judge on disk. Tests that change it copy it first."""
-    from .scoring.conftest import saved
+    from .models.conftest import saved
 
     return saved(make_judge(), tmp_path_factory.mktemp("artifact") / "judge")
 
@@ -313,3 +315,24 @@ def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     (line,) = [line for line in captured.err.splitlines() if line.startswith("error: ")]
     assert "Traceback" not in captured.err
     return line
+
+
+@pytest.fixture
+def source(request, tmp_path) -> Source:
+    """A source as the tests of a module bring it: of the class that is called `SOURCE` there."""
+    from .data_modules.builders import Source
+
+    return getattr(request.module, "SOURCE", Source)(tmp_path / "source")
+
+
+@pytest.fixture
+def sharded(tmp_path, monkeypatch) -> Any:
+    """60 embedded pairs in 3 shards, row groups of 4."""
+    from empathy_judge.data_modules import writing
+
+    from .data_modules.builders import Source
+
+    monkeypatch.setattr(writing, "ROW_GROUP_ROWS", 4)
+    source = Source(tmp_path / "source", groups=12, per_group=5)
+    source.load(embed_audio=True, shard_rows=25)
+    return source

@@ -83,7 +83,8 @@ class Features:
                 # Pairs that are stored need no audio states any more; equal pairs are computed once
                 pairs = list({self._pairs.name(pair): pair for pair in pairs if pair not in self._pairs}.values())
             sources = list(dict.fromkeys(source for pair in pairs for source in pair.clips))
-            self._in_parts(sources, self._clips, self._encode, _CLIPS, "clips")
+            if self._judge.backbone.has_tower:
+                self._in_parts(sources, self._clips, self._encode, _CLIPS, "clips")
             if self._pairs is not None:
                 self._in_parts(pairs, self._pairs, lambda batch: self._run_lower(batch, precision), _PAIRS, "pairs")
 

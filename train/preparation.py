@@ -92,7 +92,12 @@ def build_module(
     # A cache of the user's stays for later runs; one in a temporary folder goes with this run
     with ExitStack() as until_the_end:
         features = None
-        if (what := recipe.cache.what) not in ("none", "auto"):  # the parser has resolved "auto"
+        what = recipe.cache.what  # the parser has resolved "auto"
+        if what == "audio" and not judge.backbone.has_tower:
+            what = "none"
+            if is_global_zero():
+                say(f"cache: audio: backbone {judge.backbone.name} has no audio tower; no clip is cached")
+        if what not in ("none", "auto"):
             path = recipe.cache.folder
             cache = Path(path) if path else until_the_end.enter_context(temporary_folder(run, trainer.local_rank))
             features = Features(judge, what, DiskStore(cache, recipe.cache.gigabytes), str(trainer.precision))

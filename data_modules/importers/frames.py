@@ -54,8 +54,7 @@ def dataset_from_frames(
             bytes of an audio file, or ``(samples, rate in Hz)`` with float samples; ``context_audio`` may be a list
             of ``{"role", "audio"}``. Without ``group_id``, pairs of the same context and situation are one group.
         ratings: ``pair_id, rater_id, dimension, score`` (rating points), and ``seconds`` where times are known; or
-            one of the other layouts of ``import table``. Every score counts, so that NaN is refused; a missing
-            rating is a missing row.
+            one of the other layouts of ``import table``. NaN and None are not rated; the description says how many.
         dimensions: The scales, such as ``["vocal_empathy=1:5:1"]``: from 1 to 5 in steps of 1.
         folder: Of the dataset; None = a temporary one, which is gone when Python ends.
         synthetic: Whether the ratings were not given by people.
@@ -76,7 +75,7 @@ def dataset_from_frames(
             row[RESPONSE] = _content(row[RESPONSE], Path(audio_folder))
             if row.get(CONTEXT) is not None:
                 row[CONTEXT] = _context(row[CONTEXT], Path(audio_folder))
-        imported = read_pairs(table, _table(ratings, "ratings", ("pair_id",)), mapping, ClipCell)
+        imported = read_pairs(table, [_table(ratings, "ratings", ("pair_id",))], mapping, ClipCell)
         return assemble(imported, folder or _temporary_folder(), overwrite=overwrite, max_skipped=0)
 
 

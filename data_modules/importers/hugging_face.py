@@ -30,7 +30,8 @@ from ...core.errors import DataError, UserError, bad_value, shown
 from ...core.files import path_version
 from ..class_labels import has_labels
 from ..embedded_tables import EmbeddingTable, Tables, parquet_tables
-from ..tables import SourceTable, read_csv, read_parts, read_table
+from ..layouts import read_rating_tables
+from ..tables import SourceTable, read_csv, read_parts
 from . import REPEATABLE, table
 from .assemble import Imported
 from .clips import ClipCell, find_clip, path_or_bytes
@@ -81,13 +82,14 @@ def read(path: Path, options: Options) -> Imported:
     folder, root = _folder(path, options.revision, options.files)
     pairs = _read_split(path, folder, options.config, options.split)
     compared = has_preferences(pairs, mapping.columns)
-    by_rating = options.ratings is None and has_raters(pairs, mapping.rating_columns)
+    by_rating = not options.ratings and has_raters(pairs, mapping.rating_columns)
     if "pair_id" not in {*mapping.columns, *pairs.columns} and not compared and not by_rating:
         numbered = [{"pair_id": str(number), **row} for number, row in enumerate(pairs.rows)]
         pairs = replace(pairs, columns=("pair_id", *pairs.columns), rows=numbered)
-    ratings = None if options.ratings is None else read_table(options.ratings)
-    if ratings is None and not compared and any(isinstance(row.get(RATINGS), list) for row in pairs.rows):
-        pairs, ratings = _without_ratings(pairs, mapping.columns.get("pair_id", "pair_id"))
+    ratings = read_rating_tables(options.ratings, table.NAMES)
+    if not ratings and not compared and any(isinstance(row.get(RATINGS), list) for row in pairs.rows):
+        pairs, inside = _without_ratings(pairs, mapping.columns.get("pair_id", "pair_id"))
+        ratings = [inside]
     find = partial(_find, folder=folder, root=root, audio_root=options.audio_root)
     return table.read_pairs(pairs, ratings, mapping, find)
 
@@ -101,8 +103,7 @@ def _without_ratings(pairs: SourceTable, pair_id: str) -> tuple[SourceTable, Sou
                 raise bad_value(pairs.place(position, RATINGS), rating, "a list of {rater_id, dimension, score}")
             rows.append({"pair_id": row.get(pair_id), **rating})
     ratings = SourceTable.of(Path(f"{pairs.path}: {RATINGS}"), rows)
-    inside = frozenset(name.removeprefix(f"{RATINGS}.") for name in pairs.labels if name.startswith(f"{RATINGS}."))
-    return SourceTable.of(pairs.path, pairs.rows), replace(ratings, labels=inside)
+    return SourceTable.of(pairs.path, pairs.rows), ratings
 
 
 def _folder(path: Path, revision: str | None, files: Sequence[str] | None) -> tuple[Path, Path]:

@@ -36,7 +36,7 @@ from ...core.numerals import to_number
 from ..ratings import RATING_COLUMNS, SECONDS, check_ratings, is_name, parse_dimension
 from ..schema import DatasetCard
 from ..storage import NAME_COLUMNS, PAIR_COLUMNS, TAG_PREFIX, TAGS, TEXT_COLUMNS
-from ..tables import parse_mapping, plain_text, read_records
+from ..tables import SourceTable, TableRow, parse_mapping, plain_text, read_records
 from ..writing import checked_pairs, sorted_tags
 from . import REPEATABLE, AudioRoot
 from .assemble import Imported
@@ -230,10 +230,42 @@ def _check_known(option: str, name: str, known: Sequence[str]) -> None:
         raise UserError(f"{option}: {shown(name)}; expected {', '.join(known)}")
 
 
+def scores_of_export(table: SourceTable, item: str, annotator: str) -> SourceTable:
+    """The scores of an export as a table with a row for each, with columns `item` (number of the task), `annotator`,
+    ``dimension`` (name of the control) and ``score``: what Rating, Number and Choices controls were set to.
+
+    Raises:
+        DataError: If it is no such export.
+    """
+    rows, places = [], []
+    for answer in _answers_of(table.records(), table.path)[1]:
+        value = next((answer.value[key] for key in _SCORE_KEYS if key in answer.value), None)
+        if value is not None and not {"start", "end"} & answer.value.keys():
+            score = value[0] if isinstance(value, list) and len(value) == 1 else value
+            rows.append({item: answer.task, annotator: answer.rater, "dimension": answer.control, "score": score})
+            places.append(answer.where)
+    if not rows:
+        raise DataError(f"{table.path}: no annotation holds a score")
+    return _Scores(table.path, tuple(rows[0]), rows, places=places)
+
+
+@dataclass(frozen=True)
+class _Scores(SourceTable):
+    """Scores of an export; `places` are those of its answers."""
+
+    places: Sequence[str] = ()
+
+    def place(self, position: int, column: str | None = None) -> str:
+        return self.places[position]
+
+
 def _read_export(path: Path) -> tuple[list[_Task], list[_Answer], int]:
+    return _answers_of(read_records(path), path)
+
+
+def _answers_of(rows: Sequence[TableRow], path: Path) -> tuple[list[_Task], list[_Answer], int]:
     """Tasks in the order of the export, the answers to them without drafts and predictions, and the number of cancelled
     annotations, which are left out."""
-    rows = read_records(path)
     if not all(isinstance(row.values.get("data"), dict) for row in rows):
         raise DataError(f"{path}: not a JSON export of Label Studio; expected a list of annotated tasks (not JSON-MIN)")
     tasks: list[_Task] = []

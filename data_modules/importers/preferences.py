@@ -64,10 +64,10 @@ def read_preferences(table: SourceTable, mapping: TableMapping, find: FindClip) 
         DataError: If a column is missing.
         UserError: If the options say something about ratings, which such a table does not have.
     """
-    if mapping.rating_columns or mapping.wide is not None or len(mapping.dimensions) > 1:
+    if mapping.rating_columns or mapping.scores or len(mapping.dimensions) > 1:
         raise UserError(
             f"{table.path}: columns chosen and rejected are preferences; expected one --dimension at most, and no "
-            "--rating-column or --layout"
+            "--rating-column or --scores"
         )
     mapped = dict(mapping.columns)
     if "prompt" not in {*mapped, *table.columns} and "messages" in table.columns:

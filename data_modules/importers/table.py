@@ -1,8 +1,9 @@
-"""Imports a table of pairs and a table of ratings: CSV, TSV, JSON, JSONL or Parquet, with the audio beside them.
+"""Imports a table of pairs and tables of ratings, with the audio beside them: CSV with any separator and decimal mark,
+TSV, JSON, JSONL, Parquet or Excel (.xlsx).
 
 Pairs
     One row per pair with ``pair_id`` and ``response_audio``; any other column of ``pairs.parquet`` may be there,
-    under its own name or mapped. Audio is a path relative to the folder of the table, or bytes (Parquet).
+    under its own name or mapped. Audio is a path in the folder of the table, or bytes (Parquet).
     ``context_audio`` is one clip, or in JSON and Parquet a list of ``{"role", "audio"}``. Without a column
     ``group_id``, pairs with the same context audio and situation are one group; a pair that has neither is in one
     group with those of the same response. A column ``tag:NAME``, such as ``tag:cue``, is a tag, which splits are made
@@ -14,15 +15,18 @@ Ratings, by the header:
     - long: ``pair_id, rater_id, dimension, score``; with one dimension its column may be left out;
     - ``pair_id, rater_id`` and one column per dimension: a row holds what one rater gave one pair;
     - ``pair_id`` and columns ``DIMENSION:RATER``;
-    - ``pair_id`` and one column per rater, for one dimension. Only on demand (--layout wide): a column such
-      as ``mean`` would pass for a rater.
+    - ``pair_id`` and one column per rater, or ``rater_id`` and one column per pair, for one dimension. Only with
+      --scores and the names of these columns, such as 'R*': a column such as ``mean`` would pass for a rater.
 
     All may also stand in the table of pairs. In the first two layouts a row then holds a pair and what one rater gave
     it: the pair stands in a row for each rater, and all its rows say the same about it. Without a column ``pair_id``
     rows with the same clips and situation are one pair, called by the number of its first row, from 0.
 
-    An empty cell of a wide table means not rated; in a long table a missing row does, and a class label of a Hugging
-    Face dataset that is "no label". The card's description says how many such rows there are.
+    Ratings may also stand in several files, and RATER=FILE says that one rater gave all that is in a file. ``item`` and
+    ``annotator`` may be the names of pair_id and rater_id. Exports of Qualtrics (CSV) and Label Studio (JSON) are read
+    as they are. A score is a number, a number with a word (``4 - agree``), a word of a usual scale (``strongly
+    disagree``) or one that --choice gives a number. An empty cell, NA, n/a, NaN, null, a dash or a class label of a
+    Hugging Face dataset that is "no label" is not rated; the card's description says how many such rows there are.
 
     In the first two layouts a column ``seconds`` may say how long the rater took for the row; empty = unknown. Under
     another name, or in the table of pairs, it is mapped (--rating-column seconds=NAME).
@@ -36,14 +40,17 @@ Preferences
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ...core.errors import DataError, UserError, counted, shown
 from ...core.numerals import to_number
+from ..layouts import Cell, Names, column_names, read_rating_tables, score_cells, score_columns, with_numbers
+from ..rating_words import parse_choices, unknown_words
 from ..ratings import RATING_COLUMNS, SECONDS, check_ratings, parse_dimension
 from ..schema import DatasetCard
 from ..storage import PAIR_COLUMNS, TAG_PREFIX, TAGS
@@ -59,7 +66,8 @@ if TYPE_CHECKING:
     import pandas as pd  # takes 0.2 s: not for the help of the importers
 
 EXAMPLE = "table pairs.csv --ratings ratings.csv --dimension vocal_empathy=1:5:1 --out data"
-_RATING_NAMES = (*RATING_COLUMNS, SECONDS)
+NAMES = Names("pair_id", "rater_id", "--rating-column", (SECONDS,))
+"""What columns of ratings are called here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,19 +75,22 @@ class Options(AudioRoot):
     """Options for a `TableMapping`, and ``--ratings``.
 
     Attributes:
-        ratings: table of ratings; without it they stand beside the pairs
+        ratings ([RATER=]FILE): tables of ratings; without them they stand beside the pairs
         dimension (NAME=LOW:HIGH[:STEP][:lower]): scale; repeatable; needed for ratings
         column (OURS=THEIRS): column of the pairs; repeatable
         rating_column (OURS=THEIRS): the same for ratings
-        layout: of the ratings, where the header leaves it open
+        scores (COLUMN): columns of the ratings that hold scores, where the header leaves it open; 'R*' = all that begin
+            with R
+        choice (WORD=SCORE): what a word of the scale stands for
         synthetic: the ratings were not given by people
     """
 
-    ratings: str | None = None
+    ratings: Sequence[str] = ()
     dimension: Sequence[str] = field(default=(), metadata=REPEATABLE)
     column: Sequence[str] = field(default=(), metadata=REPEATABLE)
     rating_column: Sequence[str] = field(default=(), metadata=REPEATABLE)
-    layout: Literal["long", "wide"] | None = None
+    scores: Sequence[str] = ()
+    choice: Sequence[str] = field(default=(), metadata={"action": "extend"})
     synthetic: bool = False
 
 
@@ -93,7 +104,8 @@ def mapping_from(options: Options) -> TableMapping:
         columns=parse_mapping(options.column, "--column"),
         rating_columns=parse_mapping(options.rating_column, "--rating-column"),
         dimensions=[parse_dimension(text) for text in options.dimension],
-        wide={"wide": True, "long": False, None: None}[options.layout],
+        scores=options.scores,
+        choices=parse_choices(options.choice),
         synthetic=options.synthetic,
     )
 
@@ -102,13 +114,13 @@ def read(path: Path, options: Options) -> Imported:
     """Reads the tables that the command line names."""
     # First, so that a wrong option is reported before a large table is read.
     mapping = mapping_from(options)
-    ratings = None if options.ratings is None else read_table(options.ratings)
+    ratings = read_rating_tables(options.ratings, NAMES)
     find = partial(find_clip, folder=path.parent.resolve(), root=options.audio_root)
     return read_pairs(read_table(path), ratings, mapping, find)
 
 
 def read_pairs(
-    pairs_table: SourceTable, ratings_table: SourceTable | None, mapping: TableMapping, find: FindClip
+    pairs_table: SourceTable, rating_tables: Sequence[SourceTable], mapping: TableMapping, find: FindClip
 ) -> Imported:
     """Reads checked pairs and ratings, or preferences. Pairs without ratings are allowed; the description lists columns
     that are left out. Without `ratings_table` the ratings are in `pairs_table`.
@@ -118,7 +130,7 @@ def read_pairs(
         UserError: If options are missing, or others are there than such a table needs.
     """
     if has_preferences(pairs_table, mapping.columns):
-        if ratings_table is not None:
+        if rating_tables:
             raise UserError(f"{pairs_table.path}: columns chosen and rejected are preferences; expected no --ratings")
         return read_preferences(pairs_table, mapping, find)
     if not mapping.dimensions:
@@ -127,7 +139,7 @@ def read_pairs(
             "once, or a table with columns chosen and rejected"
         )
     by_rating = has_raters(pairs_table, mapping.rating_columns)
-    if by_rating and ratings_table is None and "pair_id" not in {*mapping.columns, *pairs_table.columns}:
+    if by_rating and not rating_tables and "pair_id" not in {*mapping.columns, *pairs_table.columns}:
         full_mapping(mapping.columns, [*PAIR_COLUMNS, *mapping.columns], pairs_table, ("response_audio",))
         pairs_table = with_ids(pairs_table, mapping.columns, find)
     card = DatasetCard("", tuple(mapping.dimensions), "unknown", "unknown", mapping.synthetic)
@@ -146,16 +158,15 @@ def read_pairs(
     rows = list(checked_pairs(pair_rows, pairs_table.path, locate, grouped=grouped, tag_columns=tags))
 
     rating_columns = mapping.rating_columns
-    if ratings_table is None:
+    if not rating_tables:
         rating_columns = {"pair_id": columns["pair_id"], **rating_columns}
-    taken = columns.values() if ratings_table is None else ()
-    source = ratings_table or pairs_table
-    ratings, used, n_without = _ratings(source, mapping, rating_columns, taken, [row["pair_id"] for row in rows])
-    ignored = [column for column in source.columns if column not in {*used, *taken}]
-    if ratings_table is not None:
-        ignored = [column for column in pairs_table.columns if column not in columns.values()] + ignored
+    taken = () if rating_tables else columns.values()
+    sources = rating_tables or [pairs_table]
+    ratings, used, n_without = _ratings(sources, mapping, rating_columns, taken, [row["pair_id"] for row in rows])
+    ignored = [column for column in pairs_table.columns if column not in columns.values()] if rating_tables else []
+    ignored += [column for source in sources for column in source.columns if column not in {*used, *taken}]
     notes = [f"Columns not imported: {', '.join(ignored)}."] if ignored else []
-    notes += [f"{counted(n_without, 'row')} with no label as the score: not rated."] if n_without else []
+    notes += [f"{counted(n_without, 'row')} with no score: not rated."] if n_without else []
     card = replace(card, description=" ".join(notes))
     for position, row in enumerate(rows):
         for turn in row["context_audio"]:
@@ -180,102 +191,69 @@ def _pair_row(table: SourceTable, position: int, columns: Mapping[str, str]) -> 
     return row
 
 
-class _ScoreColumn(NamedTuple):
-    """A column of scores; None = the row says which rater or dimension they are of."""
-
-    name: str
-    rater: str | None
-    dimension: str | None
-
-
-def _score_columns(
-    table: SourceTable, names: Mapping[str, str], dimensions: Sequence[str], wide: bool | None, taken: Collection[str]
-) -> list[_ScoreColumn]:
-    layouts: dict[str, list[_ScoreColumn]] = {}
-    if "score" in names and wide is not True:
-        dimension = dimensions[0] if len(dimensions) == 1 and "dimension" not in names else None
-        layouts["long (a column score)"] = [_ScoreColumn(names["score"], None, dimension)]
-    if wide is not False:
-        present = [name for name in dimensions if name in table.columns and name != names.get("score")]
-        if "rater_id" in names and present:
-            layouts["wide (rater_id and a column per dimension)"] = [_ScoreColumn(d, None, d) for d in dimensions]
-        split_names = [(column, *column.partition(":")) for column in table.columns]
-        rated_columns = [_ScoreColumn(column, r, d) for column, d, _, r in split_names if d in dimensions and r]
-        folded = {dimension.casefold(): dimension for dimension in dimensions}
-        for column, d, _, r in split_names:
-            meant = folded.get(d.strip().casefold())
-            if rated_columns and r and meant is not None and d not in dimensions:
-                raise DataError(f"{table.path}: column {shown(column)}; expected {f'{meant}:{r}'!r}, or another name")
-        if rated_columns:
-            layouts["wide (columns DIMENSION:RATER)"] = rated_columns
-        if wide and not layouts and not present and "rater_id" not in names and len(dimensions) == 1:
-            raters = [column for column in table.columns if column not in {names["pair_id"], *taken}]
-            layouts["wide (a column per rater)"] = [_ScoreColumn(r, r, dimensions[0]) for r in raters]
-    if len(layouts) == 1:
-        (columns,) = layouts.values()
-        missing = [column.name for column in columns if column.name not in table.columns]
-        if missing:
-            raise DataError(f"{table.path}: no column {missing[0]!r}; expected a column for each dimension")
-        return columns
-    raise DataError(
-        f"{table.path}: the header ({', '.join(map(shown, table.columns))}) fits "
-        f"{' and '.join(layouts) or 'no layout'} for ratings of {', '.join(dimensions)}; expected pair_id, "
-        "rater_id, dimension, score; or pair_id, rater_id and a column per dimension; or pair_id and columns "
-        "DIMENSION:RATER; or, with --layout wide, pair_id and a column per rater"
-    )
-
-
 def _ratings(
-    table: SourceTable, mapping: TableMapping, given: Mapping[str, str], taken: Collection[str], pair_ids: Sequence[str]
+    tables: Sequence[SourceTable],
+    mapping: TableMapping,
+    given: Mapping[str, str],
+    taken: Collection[str],
+    pair_ids: Sequence[str],
 ) -> tuple[pd.DataFrame, set[str], int]:
-    """Ratings in long form, checked, the columns that they stood in, and in how many rows of a long table the score is
-    a class label that says "no label"; the layout is the one that the header fits.
+    """Ratings in long form, checked, the columns that they stood in, and how many rows of long tables have no score.
 
     `given` is our column name -> theirs. `taken` are the columns of pairs, where ratings stand in the same table: they
     are not read as raters, nor as times unless mapped.
     """
     import pandas as pd
 
-    names = full_mapping(given, _RATING_NAMES, table, ("pair_id",), "--rating-column")
-    scores = _score_columns(table, names, [dimension.name for dimension in mapping.dimensions], mapping.wide, taken)
-    has_rater_id = any(column.rater is None for column in scores)
-    required = ["rater_id"] if has_rater_id else []
-    required += ["dimension"] if any(column.dimension is None for column in scores) else []
-    full_mapping(names, _RATING_NAMES, table, required, "--rating-column")
-    used = {names["pair_id"], *(column.name for column in scores), *(names[name] for name in required)}
-    if SECONDS in given and not has_rater_id:
-        raise DataError(
-            f"{table.path}: column {shown(given[SECONDS])} cannot be {SECONDS}, because a row holds the ratings of "
-            "several raters; expected a layout with a column rater_id"
-        )
-    # By its name alone only where it can say nothing else
-    is_named = has_rater_id and not taken and SECONDS in table.columns and SECONDS not in used
-    seconds = given.get(SECONDS, SECONDS if is_named else None)
-
-    rows: list[tuple[Any, ...]] = []
-    cells: list[tuple[int, str]] = []
-    n_without = 0
-    for position, row in enumerate(table.rows):
-        fields = {our: plain_text(row.get(their)) for our, their in names.items()}
-        for column in scores:
-            score = row.get(column.name)
-            if plain_text(score) is None and (column.name != names.get("score") or column.name in table.labels):
-                n_without += column.name == names.get("score")
-                continue
-            rater = fields["rater_id"] if column.rater is None else column.rater
-            dimension = fields["dimension"] if column.dimension is None else column.dimension
-            rows.append((fields["pair_id"], rater, dimension, to_number(score), to_number(row.get(seconds or ""))))
-            cells.append((position, column.name))
-    if not cells:
-        reason = f": {counted(n_without, 'row')} with no label as the score" if n_without else ""
-        raise DataError(f"{table.path}: the table holds no ratings{reason}")
-    frame = pd.DataFrame(rows, columns=pd.Index(_RATING_NAMES), dtype=object)
-    if seconds is None:
+    dimensions = [dimension.name for dimension in mapping.dimensions]
+    cells: list[Cell] = []
+    times: list[Any] = []
+    used: set[str] = set()
+    is_timed = False
+    for table in tables:
+        names = column_names(table, given, NAMES)
+        columns = score_columns(table, names, NAMES, dimensions, mapping.scores, taken)
+        of_row = all(column.annotator is None for column in columns)
+        if SECONDS in given and not of_row:
+            raise DataError(
+                f"{table.path}: column {shown(given[SECONDS])} cannot be {SECONDS}, because a row holds the ratings of "
+                "several raters; expected a layout with a column rater_id"
+            )
+        # By its name alone only where it can say nothing else
+        is_named = of_row and not taken and SECONDS in names
+        seconds = given.get(SECONDS, SECONDS if is_named else None)
+        found = list(score_cells(table, names, columns, mapping.choices))
+        cells += found
+        times += [to_number(table.rows[cell.position].get(seconds or "")) for cell in found]
+        is_timed |= seconds is not None
+        parts = ["pair_id", *(["rater_id"] if of_row else [])]
+        parts += ["dimension"] if any(column.dimension is None for column in columns) else []
+        used |= {names[part] for part in parts if part in names} | {column.name for column in columns}
+        used |= set() if seconds is None else {seconds}
+    scales = {dimension.name: dimension for dimension in mapping.dimensions}
+    both = [(cell, time) for cell, time in zip(with_numbers(cells, scales), times, strict=True) if not _is_nan(cell)]
+    n_without = len(cells) - len(both)
+    if not both:
+        reason = f": {counted(n_without, 'row')} with no score" if n_without else ""
+        raise DataError(f"{tables[0].path}: the table holds no ratings{reason}")
+    frame = pd.DataFrame(
+        [(cell.item, cell.annotator, cell.dimension, cell.score, time) for cell, time in both],
+        columns=pd.Index((*RATING_COLUMNS, SECONDS)),
+        dtype=object,
+    )
+    words = [cell.score for cell, _ in both if isinstance(cell.score, str)]
+    if not is_timed:
         del frame[SECONDS]
 
     def locate(number: int, name: str) -> str:
-        position, column = cells[number]
-        return table.place(position, column if name == "score" else names.get(name, column))
+        cell = both[number][0]
+        names = column_names(cell.table, given, NAMES)
+        return cell.table.place(cell.position, cell.column if name == "score" else names.get(name, cell.column))
 
-    ratings = check_ratings(frame, pair_ids, mapping.dimensions, table.path, locate)
-    return ratings, used | ({seconds} if seconds is not None else set()), n_without
+    expected = unknown_words(words) if words else None
+    ratings = check_ratings(frame, pair_ids, mapping.dimensions, tables[0].path, locate, expected)
+    return ratings, used, n_without
+
+
+def _is_nan(cell: Cell) -> bool:
+    return isinstance(cell.score, float) and math.isnan(cell.score)

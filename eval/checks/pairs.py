@@ -15,8 +15,8 @@ import numpy as np
 
 from ...audio.decode import AudioSource, Clip, audio_hash, probe
 from ...core.errors import AudioError
+from ...data_modules.folds import group_of
 from ...data_modules.schema import Pair, Turn
-from ..frame import group_of
 
 _CONTEXT = ("context", "situation", "context_text", "context_speaker")
 _RESPONSE = ("response", "response_text", "response_speaker", "system_id")

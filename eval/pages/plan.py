@@ -25,7 +25,7 @@ def save_plan(report: PlanReport, folder: Path) -> None:
         _draw(right, report, "power", f"power for a difference of {report.difference:g}")
         right.axhline(report.power, color=INK, linewidth=0.8, linestyle=":")
         right.set_ylim(0, 1.02)
-        figure.suptitle(report.sentence, fontsize=10, color=INK)
+        figure.suptitle(f"{report.sentence}\n{report.assumption}", fontsize=8, color=INK, wrap=True)
         image = png(figure, facecolor="white")
     write_results("plan", folder, {"plan.csv": _frame(report), "plan.json": report, "plan.png": image})
 

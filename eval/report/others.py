@@ -109,6 +109,30 @@ class AnnotatorPair(Part):
     """Cohen's kappa with quadratic weights."""
 
 
+class RaterRange(Part):
+    """People who use the same part of a scale."""
+
+    raters: tuple[str, ...]
+    """Their names."""
+    low: float
+    """Their lowest score."""
+    high: float
+    """Their highest score."""
+
+
+class RaterRanges(Part):
+    """Two groups of people who use different ranges, and agree better once one is mapped onto the other."""
+
+    ranges: tuple[RaterRange, RaterRange]
+    """The wider one first."""
+    alpha: float
+    """Krippendorff's alpha (interval) of the scores as they are."""
+    alpha_mapped: float
+    """The same with the second range mapped linearly onto the first."""
+    text: str
+    """This in words."""
+
+
 class TableDimension(Part):
     """A dimension of a dataset of a table."""
 
@@ -120,6 +144,8 @@ class TableDimension(Part):
     """Annotator -> items without a score."""
     people: PeopleReport
     """How well people agree."""
+    ranges: Annotated[RaterRanges | None, Field(exclude_if=is_none)] = None
+    """Only where people seem to use two scales."""
     judges: dict[str, TableJudge]
     """Judge -> its agreement with the mean of the people."""
     ranking: Ranking | None
@@ -309,6 +335,8 @@ class PlanReport(Versioned):
     """For each number of raters."""
     sentence: str
     """The cheapest of these in words."""
+    assumption: str
+    """What it assumes of the judges, and where this comes from."""
     learning: Annotated[tuple[LearningPoint, ...] | None, Field(exclude_if=is_none)] = None
     """The learning curve; only with `--learning`."""
     systems: Annotated[tuple[SystemPlan, ...] | None, Field(exclude_if=is_none)] = None

@@ -20,6 +20,7 @@ from ...core.errors import UserError
 from .. import NANO
 from ..hub import expected_backbone, require_backbone
 from .base import Backbone, Checkpoint
+from .layers import fuse_norms
 from .loading import load_model, one_line
 
 NANO_FOLDER = Path(__file__).parents[2] / "checkpoints" / "nano"
@@ -31,9 +32,12 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "audioflamingo3": ("qwen2_audio", "AudioFlamingo3"),
     "gemma3n": ("gemma", "Gemma3n"),
     "gemma4": ("gemma", "Gemma4"),
+    "gemma4_unified": ("gemma4_unified", "Gemma4Unified"),
     "hubert": ("audio_encoders", "Hubert"),
+    "musicflamingo": ("qwen2_audio", "MusicFlamingo"),
     "qwen2_5_omni": ("qwen_omni", "Qwen2_5Omni"),
     "qwen2_audio": ("qwen2_audio", "Qwen2Audio"),
+    "qwen3_asr": ("qwen3_asr", "Qwen3ASR"),
     "qwen3_omni_moe": ("qwen_omni", "Qwen3OmniMoe"),
     "voxtral": ("voxtral", "Voxtral"),
     "wav2vec2": ("audio_encoders", "Wav2Vec2"),
@@ -66,6 +70,7 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
     except StrictDataclassError as error:
         raise UserError(f"backbone {name!r}: config.json: {one_line(error)}") from None
     backbone.name, backbone.depth = name, None if depth is None else len(backbone.layers)
+    fuse_norms(backbone.network)
     backbone.network.requires_grad_(False).eval()
     return backbone
 

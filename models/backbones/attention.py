@@ -8,24 +8,30 @@ says whether all padding follows the real tokens, which in a causal model cannot
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.varlen import AuxRequest, varlen_attn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from .inputs import Packed, to_device
+from .inputs import Packed, Pieces, to_device
 
 KERNEL = "sdpa_of_known_lengths"
 """Name of such attention in configurations of `transformers`."""
 SHARED, PADDING = -1, -2
 """Tokens of packed rows that belong to no single pair: see `Packed.branch`."""
+HALF = torch.float16, torch.bfloat16
+"""Dtypes of the flash kernel."""
+# torch 2.11 takes fewer heads of keys than of queries unasked, 2.12 if it is told so
+_GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
 # What `attention_layout` says to `_mask`, to which `transformers` passes nothing else: of this thread alone
 _rows: ContextVar[tuple[bool, Packed | None]] = ContextVar("rows", default=(False, None))
 
@@ -51,10 +57,13 @@ def _mask(
     allow_is_bidirectional_skip: bool = False,
     local_size: int | None = None,
     **options: Any,
-) -> Tensor | None:
+) -> Tensor | Pieces | None:
     """`sdpa_mask`, but the values of the padding mask are not read; None = the kernel needs no mask."""
     padding_last, packed = _rows.get()
     if packed is not None:
+        # the backward pass of torch 2.11 leaves out the gradient of the log-sum-exp by which two passes are joined
+        if packed.pieces is not None and not torch.is_grad_enabled():
+            return packed.pieces
         return _packed_mask(packed, local_size)
     # Causal attention never reaches padding that comes last: without a mask the flash kernel may run
     if allow_is_causal_skip and padding_last:
@@ -79,6 +88,33 @@ def _packed_mask(packed: Packed, local_size: int | None) -> Tensor:
     return (seen if local_size is None else seen & (before < local_size))[:, None]
 
 
+def without_mask(device: torch.device) -> bool:
+    """Whether a device has the flash kernel for pieces of many lengths in one row."""
+    built = torch.version.hip is None and torch.backends.cuda.is_flash_attention_available()
+    return device.type == "cuda" and built and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def fits_kernel(size: int) -> bool:
+    """Whether it takes heads of this size."""
+    return size <= 256 and size % 8 == 0
+
+
+def _attend_to_beginnings(pieces: Pieces, states: Sequence[Tensor], scale: float | None) -> Tensor:
+    """Attention of packed pairs without a mask: queries, keys and values of one row `(1, heads, positions, size)` to
+    `(1, positions, heads, size)`. Each piece attends to itself, and what follows a beginning to that, too. The sums of
+    the two are joined by their log-sum-exp, as in cascade attention (Ye et al., 2024)."""
+    query, key, value = (tensor[0].transpose(0, 1) for tensor in states)
+    options = {"return_aux": AuxRequest(lse=True), "scale": scale, **_GROUPED}
+    longest, beginning, following = pieces.longest
+    ends, start = pieces.ends, pieces.start
+    made, within = varlen_attn(query, key, value, ends, ends, longest, longest, window_size=(-1, 0), **options)
+    query, key, value = query[start:], key[:start], value[:start]
+    before, outside = varlen_attn(query, key, value, pieces.rests, pieces.beginnings, following, beginning, **options)
+    share = torch.sigmoid(outside - within[:, start:])  # `(heads, positions)`
+    made[start:].lerp_(before, share.T[..., None].to(made.dtype))
+    return made[None]
+
+
 class OneRow(NamedTuple):
     """Clips of several lengths one after the other in one row, so that linear layers compute no padding. Layers get it
     in place of their mask, and each clip attends to itself."""
@@ -87,12 +123,23 @@ class OneRow(NamedTuple):
     mask: Tensor  # True where a clip has no padding, if each has a row of its own `(clips, 1, 1, longest)`
     places: Tensor  # index into the one row of each position of these rows `(clips, longest)`; 0 for padding
     back: Tensor  # index into these rows, flattened, of each position of the one row `(sum of lengths,)`
+    ends: Tensor  # of the clips, from 0 `(clips + 1,)`, int32
+    longest: int
+    flash: bool  # whether a kernel reads the one row as it is
 
-    def attend(self, attend: Callable[..., Tensor], *states: Tensor) -> Tensor:
+    def attend(
+        self, attend: Callable[..., Tensor], *states: Tensor, scale: float | None = None, dropout: float = 0.0
+    ) -> Tensor:
         """Apply a function that takes rows of queries, keys and values and a mask, and returns `(rows, positions,
-        heads, size)`, to those of the one row `(1, heads, positions, size)`."""
+        heads, size)`, to those of the one row `(1, heads, positions, size)`. In half precision on a GPU, `scale` and
+        `dropout` are all that is needed of it."""
+        first = states[0]
+        if self.flash and not dropout and first.dtype in HALF and fits_kernel(first.shape[-1]):
+            query, key, value = (tensor[0].transpose(0, 1) for tensor in states)
+            made = varlen_attn(query, key, value, self.ends, self.ends, self.longest, self.longest, scale=scale)
+            return cast("Tensor", made)[None]
         # on a CPU a call is cheap, but converts the mask that it gets: a call for each clip. Dynamo cannot read lengths
-        if states[0].device.type == "cpu" and not torch.compiler.is_compiling():
+        if first.device.type == "cpu" and not torch.compiler.is_compiling():
             clips = zip(*(tensor.split(self.lengths.tolist(), 2) for tensor in states), strict=True)
             return torch.cat([attend(*clip, None) for clip in clips], 1)
         mixed = attend(*(tensor[0].transpose(0, 1)[self.places].transpose(1, 2) for tensor in states), self.mask)
@@ -107,8 +154,11 @@ def in_one_row(states: Tensor, lengths: Sequence[int]) -> tuple[Tensor, OneRow |
     # The host knows the lengths and computes this: the GPU need not be asked
     real = np.arange(max(lengths)) < np.array(lengths)[:, None]
     places = np.where(real, real.cumsum().reshape(real.shape) - 1, 0)
-    tensors = map(torch.from_numpy, (real[:, None, None], places, np.flatnonzero(real)))
-    return states[None], OneRow(torch.tensor(lengths), *(to_device(tensor, states.device) for tensor in tensors))
+    ends = np.cumsum([0, *lengths], dtype=np.int32)
+    tensors = map(torch.from_numpy, (real[:, None, None], places, np.flatnonzero(real), ends))
+    on_device = (to_device(tensor, states.device) for tensor in tensors)
+    row = OneRow(torch.tensor(lengths), *on_device, longest=max(lengths), flash=without_mask(states.device))
+    return states[None], row
 
 
 _REPEATED = nn.Module()
@@ -116,13 +166,21 @@ _REPEATED = nn.Module()
 
 
 def _attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | OneRow | None, **options: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | OneRow | Pieces | None,
+    **options: Any,
 ) -> tuple[Tensor, None]:
-    """`sdpa_attention_forward`, also for clips in one row, and with copies of a key head that all queries share.
+    """`sdpa_attention_forward`, also for clips or pieces in one row, and with copies of a key head that all queries
+    share.
 
     It would repeat that head without copying it. Of such keys and a mask, PyTorch's memory-efficient kernel makes wrong
     values on a GPU where their number is a multiple of 32 and one (pytorch#191937).
     """
+    if isinstance(attention_mask, Pieces):
+        return _attend_to_beginnings(attention_mask, (query, key, value), options.get("scaling")), None
     groups = getattr(module, "num_key_value_groups", 1)
     if groups > 1 and key.shape[1] == 1 and attention_mask is not None:
         key, value = (shared.expand(-1, groups, -1, -1).contiguous() for shared in (key, value))
@@ -132,7 +190,8 @@ def _attention(
         return sdpa_attention_forward(module, query, key, value, mask, **options)[0]
 
     if isinstance(attention_mask, OneRow):
-        return attention_mask.attend(attend, query, key, value), None
+        known = {"scale": options.get("scaling"), "dropout": options.get("dropout", 0.0)}
+        return attention_mask.attend(attend, query, key, value, **known), None
     return attend(query, key, value, attention_mask), None
 
 
@@ -165,5 +224,5 @@ class RowAttention(nn.Module):
             return mixed.transpose(1, 2)
 
         states = heads(self.q_proj), heads(self.k_proj), heads(self.v_proj)
-        mixed = attend(*states, None) if cu_seqlens is None else cu_seqlens.attend(attend, *states)
+        mixed = attend(*states, None) if cu_seqlens is None else cu_seqlens.attend(attend, *states, scale=self.scaling)
         return self.out_proj(mixed.flatten(2))

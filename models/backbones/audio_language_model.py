@@ -1,4 +1,5 @@
-"""A backbone of three parts: an audio tower, a projector and a language model. Base class of most families.
+"""A backbone of three parts: an audio tower, a projector and a language model. Base class of most families; one of them
+has no tower.
 
 The question is the same for all of them, in neutral words: no transcript, no file name, no label."""
 
@@ -9,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from ...core.errors import TextError, UserError
 from ...data_modules.schema import Pair, check_situation
-from .attention import KERNEL, attention_layout
+from .attention import HALF, KERNEL, attention_layout, fits_kernel, without_mask
 from .base import Backbone, BackbonePart, Checkpoint, Layout
 from .inputs import Clips, Inputs, Packed
 from .layers import passing_on
@@ -62,7 +64,8 @@ class AudioLanguageModel(Backbone):
 
     def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
         self.network, self.processor = network, processor
-        self.tower: Any = network.get_submodule(self.parts["audio_tower"].path)  # the audio encoder
+        tower = self.parts.get("audio_tower")
+        self.tower: Any = None if tower is None else network.get_submodule(tower.path)  # the audio encoder
         # the decoder without its LM head
         self.language_model: Any = network.get_submodule(self.parts["language_model"].path)
         self.name = checkpoint.name
@@ -74,9 +77,10 @@ class AudioLanguageModel(Backbone):
         self.sampling_rate: int = self.extractor.sampling_rate
         self.hidden_size: int = self.language_model.config.hidden_size
         self.max_tokens = self.language_model.config.max_position_embeddings
-        layers: Any = network.get_submodule(self.parts["audio_tower"].layers or "")
-        self.audio_size: int = getattr(self.tower.config, self.tower_width)
-        self.layer_sizes = len(layers) + 1, self.audio_size
+        if tower is not None:
+            layers: Any = network.get_submodule(tower.layers or "")
+            self.audio_size: int = getattr(self.tower.config, self.tower_width)
+            self.layer_sizes = len(layers) + 1, self.audio_size
         # turn markers are not always special tokens; the added tokens may also contain runs of blanks and line ends
         added = [token for token in self.tokenizer.get_added_vocab() if _MARKUP.fullmatch(token)]
         self._markup = sorted({self.audio_token, *self.tokenizer.all_special_tokens, *added}, key=len, reverse=True)
@@ -188,7 +192,21 @@ class AudioLanguageModel(Backbone):
         # Pairs share a beginning if they have the same words and the same audio states
         states = ids.new_full(ids.shape, -1)
         states.view(-1)[inputs.audio_positions] = inputs.audio_index
-        return pack(ids, mask, states, inputs.response_mask, self.hidden_size)
+        return pack(ids, mask, states, inputs.response_mask, self.hidden_size, self._reads_pieces)
+
+    @property
+    def _reads_pieces(self) -> bool:
+        """Whether the attention of packed pairs needs no mask: to score in half precision on one GPU."""
+        first, last = (next(layer.parameters()).device for layer in (self.layers[0], self.layers[-1]))
+        attention: Any = self.layers[0].self_attn
+        return (
+            not torch.is_grad_enabled()
+            and first == last
+            and without_mask(first)
+            and self.language_model.get_input_embeddings().weight.dtype in HALF
+            and {"full_attention"}.issuperset(getattr(self.language_model.config, "layer_types", None) or ())
+            and fits_kernel(attention.head_dim)
+        )
 
     def save_processor(self, folder: str) -> None:
         self.processor.save_pretrained(folder)

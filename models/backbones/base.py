@@ -70,7 +70,8 @@ class Backbone(ABC):
     sampling_rate: int  # Hz of the clips that it reads
     max_seconds: float  # maximum audio length (seconds)
     audio_size: int  # width of the states that `encode_audio` returns
-    layer_sizes: tuple[int, int]  # how many layers `LayerStatistics` sums up, and the width of each
+    # how many layers `LayerStatistics` sums up, and the width of each; none without an audio tower
+    layer_sizes: tuple[int, int] = (0, 0)
     hidden_size: int  # width of `hidden_states`
     parts: Mapping[PartName, BackbonePart]  # what can be trained, by name
     layout: Layout  # how a checkpoint of its family stores its weights
@@ -121,6 +122,11 @@ class Backbone(ABC):
     def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:
         """What the judge needs of the model that was loaded."""
         return model
+
+    @property
+    def has_tower(self) -> bool:
+        """Whether an audio tower makes the audio states. Else they are the samples, which no cache may keep."""
+        return "audio_tower" in self.parts
 
     @property
     def layers(self) -> list[nn.Module]:

@@ -162,16 +162,8 @@ class Gemma4(AudioLanguageModel):
 
     @classmethod
     def config_of(cls, checkpoint: Checkpoint) -> Any:
-        """Configuration without vision.
-
-        Raises:
-            UserError: If the model has no audio tower.
-        """
-        config: Any = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
-        if config.audio_config is None:
-            raise UserError(f"backbone {checkpoint.name!r}: has no audio tower; expected Gemma 4 E2B or E4B")
-        config.vision_config = None
-        return config
+        """See `without_vision`."""
+        return without_vision(checkpoint, "Gemma 4 E2B or E4B")
 
     @classmethod
     def kernels(cls, attention: str) -> dict[str, str]:
@@ -215,3 +207,16 @@ class Gemma4(AudioLanguageModel):
         with record_layers(layer_statistics, self.tower.layers, clips, lengths):
             output = self.tower(features, torch.arange(features.shape[1], device=features.device) < frames)
         return without_padding(output.last_hidden_state, lengths)
+
+
+def without_vision(checkpoint: Checkpoint, expected: str) -> Any:
+    """Configuration without vision.
+
+    Raises:
+        UserError: If the model has nothing that hears.
+    """
+    config: Any = AutoConfig.from_pretrained(checkpoint.name, revision=checkpoint.revision)
+    if config.audio_config is None:
+        raise UserError(f"backbone {checkpoint.name!r}: has no audio tower; expected {expected}")
+    config.vision_config = None
+    return config

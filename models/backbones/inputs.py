@@ -64,6 +64,18 @@ class Clips(Movable):
 
 
 @dataclass(frozen=True)
+class Pieces(Movable):
+    """Where the pieces of packed pairs lie if they stand in one row without padding: first the beginning of each tree,
+    then what follows it in each of its pairs. The kernel that reads this takes int32, each from 0."""
+
+    ends: Tensor  # of all pieces `(pieces + 1,)`
+    beginnings: Tensor  # ends of the beginnings `(trees + 1,)`
+    rests: Tensor  # ends of what follows each beginning, counted from the first that follows `(trees + 1,)`
+    longest: tuple[int, int, int]  # tokens of the longest piece, beginning, and all that follows one
+    start: int  # where the first that follows is
+
+
+@dataclass(frozen=True)
 class Packed(Movable):
     """The tokens of a batch in rows that hold several pairs each. What pairs begin with, such as a context that they
     share, is there once, and each of them goes on from it (`packing`)."""
@@ -77,6 +89,7 @@ class Packed(Movable):
     audio_index: Tensor  # as in `Inputs`
     audio_positions: Tensor  # as in `Inputs`
     where: Tensor  # where each token of the batch is in the flattened rows `(batch, tokens)`; anywhere for padding
+    pieces: Pieces | None = None  # where all stand in one row, for attention without a mask
 
 
 @dataclass(frozen=True)

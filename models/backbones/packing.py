@@ -12,6 +12,7 @@ attention, where h is the hidden size and w the width (Narayanan et al., 2021, w
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 from .attention import PADDING, SHARED
-from .inputs import Packed
+from .inputs import Packed, Pieces
 
 _WIDTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 """Largest widths of rows that are tried, in lengths of the longest pair."""
@@ -48,7 +49,18 @@ class _Tree(NamedTuple):
     size: int
 
 
-def pack(ids: Tensor, mask: Tensor, states: Tensor, in_response: Tensor, hidden_size: int) -> Packed | None:
+class _Piece(NamedTuple):
+    """Tokens that stand together: a beginning, or what follows it in a pair."""
+
+    tree: int
+    branch: int
+    row: _Row  # of the pair, or of the first that has this beginning
+    part: slice  # of the tokens of the row
+
+
+def pack(
+    ids: Tensor, mask: Tensor, states: Tensor, in_response: Tensor, hidden_size: int, one_row: bool = False
+) -> Packed | None:
     """Pack the tokens of a batch into fewer positions.
 
     Args:
@@ -57,6 +69,7 @@ def pack(ids: Tensor, mask: Tensor, states: Tensor, in_response: Tensor, hidden_
         states: The audio state of each audio token, -1 for text `(batch, tokens)`.
         in_response: True at the audio tokens of the response `(batch, tokens)`. Beginnings end there.
         hidden_size: Of the language model.
+        one_row: Whether attention needs neither mask nor padding (`Pieces`): all pairs stand in one row.
 
     Returns:
         None where little would be saved.
@@ -68,7 +81,10 @@ def pack(ids: Tensor, mask: Tensor, states: Tensor, in_response: Tensor, hidden_
         begun = response[places].nonzero()[:, 0]
         start = int(begun[0]) if len(begun) else len(places)
         rows.append(_Row(own_ids[places].numpy(), own_states[places].numpy(), places.numpy(), start))
-    real, packed = sum(len(row.places) for row in rows), sum(tree.size for tree in _trees(rows, math.inf))
+    trees = list(_trees(rows, math.inf))
+    real, packed = sum(len(row.places) for row in rows), sum(tree.size for tree in trees)
+    if one_row and all(rows[tree.members[0]].start for tree in trees):
+        return _filled(rows, [trees], ids.shape, one_row) if packed <= MAX_PACKED_FRACTION * ids.numel() else None
     # Padding alone costs less than an explicit mask, which rules out flash attention
     if packed > MAX_PACKED_FRACTION * real:
         return None
@@ -81,7 +97,7 @@ def pack(ids: Tensor, mask: Tensor, states: Tensor, in_response: Tensor, hidden_
     )
     if cost > MAX_PACKED_FRACTION * _cost(batch, tokens, hidden_size):
         return None
-    return _filled(rows, best, (batch, tokens))
+    return _filled(rows, best, ids.shape)
 
 
 def _cost(rows: int, width: int, hidden_size: int) -> float:
@@ -125,35 +141,41 @@ def _trees(rows: Sequence[_Row], width: float) -> Iterator[_Tree]:
         yield _Tree(subset, size)
 
 
-def _filled(rows: Sequence[_Row], layout: Sequence[Sequence[_Tree]], shape: tuple[int, int]) -> Packed:
+def _filled(
+    rows: Sequence[_Row], layout: Sequence[Sequence[_Tree]], shape: tuple[int, ...], one_row: bool = False
+) -> Packed:
     width = _width(layout)
     ids, mask, positions = (np.zeros((len(layout), width), np.int64) for _ in range(3))
     states, numbers = (np.full((len(layout), width), -1) for _ in range(2))
     branches = np.full((len(layout), width), PADDING)
     where = np.zeros(shape, np.int64)
-    trees = 0
+    trees = itertools.count()
+    pieces = list[_Piece]()
     for line, row_trees in enumerate(layout):
-        end = 0
+        pieces = list[_Piece]()
         for tree in row_trees:
-            first = rows[tree.members[0]]
-            beginning = slice(end, end + first.start)
+            number, first = next(trees), rows[tree.members[0]]
             # The common beginning comes once, and behind it the rest of each pair
-            parts = [(SHARED, first, slice(0, first.start))]
-            parts += [(n, rows[n], slice(first.start, len(rows[n].places))) for n in tree.members]
-            for branch, row, part in parts:
-                count = part.stop - part.start
-                to = slice(end, end + count)
-                ids[line, to], states[line, to] = row.ids[part], row.states[part]
-                mask[line, to], positions[line, to] = 1, np.arange(part.start, part.stop)
-                numbers[line, to], branches[line, to] = trees, branch
-                if branch >= 0:
-                    # Where the tokens of this pair are found again: in the beginning, then in its own part
-                    spots = [*range(beginning.start, beginning.stop), *range(to.start, to.stop)]
-                    where[branch, row.places] = line * width + np.array(spots)
-                end += count
-            # padding attends to the last beginning, too: states that nothing was added to may have no gradient
-            numbers[line, end:], positions[line, end:] = trees, first.start
-            trees += 1
+            pieces.append(_Piece(number, SHARED, first, slice(0, first.start)))
+            pieces += [_Piece(number, n, rows[n], slice(first.start, len(rows[n].places))) for n in tree.members]
+        if one_row:
+            pieces.sort(key=lambda piece: piece.branch != SHARED)
+        end, begun = 0, dict[int, int]()
+        for number, branch, row, part in pieces:
+            to = slice(end, end + part.stop - part.start)
+            ids[line, to], states[line, to] = row.ids[part], row.states[part]
+            mask[line, to], positions[line, to] = 1, np.arange(part.start, part.stop)
+            numbers[line, to], branches[line, to] = number, branch
+            if branch == SHARED:
+                begun[number] = end
+            else:
+                # Where the tokens of this pair are found again: in the beginning, then in its own part
+                spots = [*range(begun[number], begun[number] + row.start), *range(to.start, to.stop)]
+                where[branch, row.places] = line * width + np.array(spots)
+            end = to.stop
+        # padding attends to the last beginning, too: states that nothing was added to may have no gradient
+        last = pieces[-1]
+        numbers[line, end:], positions[line, end:] = last.tree, last.row.start
     return Packed(
         input_ids=torch.from_numpy(ids),
         attention_mask=torch.from_numpy(mask),
@@ -163,4 +185,18 @@ def _filled(rows: Sequence[_Row], layout: Sequence[Sequence[_Tree]], shape: tupl
         audio_index=torch.from_numpy(states[states >= 0]),
         audio_positions=torch.from_numpy(np.flatnonzero(states >= 0)),
         where=torch.from_numpy(where),
+        pieces=_ends(pieces) if one_row else None,
     )
+
+
+def _ends(pieces: Sequence[_Piece]) -> Pieces:
+    """Where the pieces of one row end: all beginnings come first."""
+    sizes = [piece.part.stop - piece.part.start for piece in pieces]
+    trees = pieces[-1].tree + 1
+    following = np.bincount([piece.tree for piece in pieces[trees:]], sizes[trees:], trees).astype(int).tolist()
+
+    def ends(sizes: Sequence[int]) -> Tensor:
+        return torch.tensor([0, *itertools.accumulate(sizes)], dtype=torch.int32)
+
+    longest = max(sizes), max(sizes[:trees]), max(following)
+    return Pieces(ends(sizes), ends(sizes[:trees]), ends(following), longest, sum(sizes[:trees]))

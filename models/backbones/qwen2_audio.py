@@ -1,10 +1,14 @@
-"""Qwen2-Audio (Chu et al., 2024) and Audio Flamingo 3 (Goel et al., 2025): Whisper's encoder with masked padding and a
-pooling of two, a projector of one or two layers, a Qwen language model.
+"""Qwen2-Audio (Chu et al., 2024), Audio Flamingo 3 (Goel et al., 2025) and Audio Flamingo Next (NVIDIA, 2026).
 
-The official processor of Audio Flamingo 3 takes one clip for each text, and the chat template on the hub puts one
+Whisper's encoder with masked padding and a pooling of two, a projector of one or two layers, a Qwen language model.
+
+The official processor of the Audio Flamingos takes one clip for each text, and the chat template on the hub puts one
 `<sound>` in front of the text of a message, however many clips it has. The message is therefore given as a text with
 `<sound>` in the place of each clip, which the template passes on. A clip's tokens are those that the official processor
 gives it alone.
+
+Audio Flamingo Next has the classes of Music Flamingo: between tower and projector, states are turned by their time in
+the clip, in 40 % of their width.
 """
 
 from __future__ import annotations
@@ -16,8 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AudioFlamingo3ForConditionalGeneration, Qwen2AudioForConditionalGeneration
+from transformers import (
+    AudioFlamingo3ForConditionalGeneration,
+    MusicFlamingoForConditionalGeneration,
+    Qwen2AudioForConditionalGeneration,
+)
 from transformers.masking_utils import create_bidirectional_mask
+from transformers.models.musicflamingo.modeling_musicflamingo import apply_rotary_time_emb
 
 from .attention import KERNEL, OneRow, in_one_row
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, as_text
@@ -144,3 +153,26 @@ class AudioFlamingo3(WhisperTowerModel):
         """See `AudioLanguageModel`: one audio token for each clip, where the clip is."""
         turns = [{"role": message["role"], "content": as_text(message, self.audio_token)} for message in chat]
         return self.processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+
+
+class MusicFlamingo(AudioFlamingo3):
+    """The states that the cache keeps are turned: their time is that in the clip, and depends on nothing else."""
+
+    model_class = MusicFlamingoForConditionalGeneration
+
+    def audio_span(self, count: int) -> str:
+        return self.processor.audio_bos_token + self.audio_token * count + self.processor.audio_eos_token
+
+    def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
+        states = super().encode_audio(clips, layer_statistics)
+        # the official model counts the seconds of whole windows, whatever the length of the last one
+        step, size = 4 * self.network.config.audio_frame_step, _states(self.extractor.nb_max_frames)  # pyright: ignore
+        counts = [_states(length) for length in clips.lengths]
+        places = [place for of_clip in clips.by_clip(counts) for place in enumerate(of_clip)]
+        starts = torch.arange(1 + max(window for window, _ in places), device=states.device)[:, None] * size * step
+        seconds = starts + torch.arange(size, device=states.device) * step
+        cos, sin = (
+            torch.cat([table[window, :count] for window, count in places])
+            for table in self.network.pos_emb(seconds, seq_len=size)  # pyright: ignore[reportCallIssue]
+        )
+        return apply_rotary_time_emb(states, cos, sin)

@@ -48,6 +48,8 @@ from .layers import LayerStatistics, on_device, padding_mask, record_layers, wit
 from .loading import SpeechProcessor
 from .qwen2_audio import WHISPER_TOWER, WhisperTowerModel, after_convolutions
 
+_CHUNKS_AT_ONCE = 500
+"""Chunks that the convolutions of an AuT tower read at a time: `conv_chunksize` on the hub."""
 # transformers 5.17 stacks the experts of the hub's files for the whole model alone, not for its language model
 if get_checkpoint_conversion_mapping("qwen3_omni_moe_text") is None:
     register_checkpoint_conversion_mapping("qwen3_omni_moe_text", get_checkpoint_conversion_mapping("qwen2_moe") or [])
@@ -142,36 +144,17 @@ class Qwen3Thinker(Qwen3OmniMoePreTrainedModel):
         self.post_init()
 
 
-class Qwen3OmniMoe(Thinker):
+AUT_TOWER = BackbonePart(
+    "audio_tower", ("conv_out", "q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), layers="audio_tower.layers"
+)
+"""The part of such a tower that can be adapted."""
+
+
+class AutTowerModel(AudioLanguageModel):
     """Chunks of 1 s through the convolutions, attention within windows of 8 s (on the hub); the `forward` of the tower
-    is not called."""
+    is not called, and its attention is `RowAttention`."""
 
-    model_class = Qwen3Thinker
-    layout = Layout({"": "", "projector.": "audio_tower."})
     tower_width = "d_model"
-    parts = {
-        "language_model": BackbonePart(
-            "language_model", ("q_proj", "k_proj", "v_proj", "o_proj"), layers="language_model.layers"
-        ),
-        "projector": BackbonePart("projector", ("proj1", "proj2")),
-        "audio_tower": BackbonePart(
-            "audio_tower",
-            ("conv_out", "q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),
-            layers="audio_tower.layers",
-        ),
-    }
-
-    @classmethod
-    def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:
-        """With the projector beside the tower."""
-        # for a mixture of experts that it knows, PEFT 0.21 turns a pattern into bare names, which the tower has too
-        model.config.model_type = "thinker"
-        tower = model.audio_tower
-        model.projector = nn.Sequential(OrderedDict(proj1=tower.proj1, act=tower.act, proj2=tower.proj2))
-        del tower.proj1, tower.act, tower.proj2
-        for layer in tower.layers:
-            layer.self_attn = RowAttention(layer.self_attn)
-        return model
 
     def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
         super().__init__(network, processor, checkpoint)
@@ -189,14 +172,18 @@ class Qwen3OmniMoe(Thinker):
         options = {"padding": True, "truncation": False, "return_tensors": "pt"}
         return self.extractor(clip, sampling_rate=self.sampling_rate, **options)["input_features"][0].T
 
+    def chunk_width(self, frames: int) -> int:
+        """Frames of each chunk of a clip with so many, padding of the last one included; beyond, nothing exists."""
+        raise NotImplementedError
+
     def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         tower, chunk = self.tower, self._chunk
         # The convolutions, chunk by chunk and some chunks at a time: their states are the largest of all
         rows = zip(clips.features, clips.lengths, strict=True)
         pieces = [piece for row, length in rows for piece in row[:length].split(chunk)]
-        # the last chunk of a clip is padded to the length of its first; positions beyond that do not exist
-        widths = [min(length, chunk) for length in clips.lengths for _ in range(-(-length // chunk))]
-        padded, size = pad_sequence(pieces, batch_first=True).transpose(1, 2), tower.conv_chunksize
+        widths = [width for length in clips.lengths for width in [self.chunk_width(length)] * -(-length // chunk)]
+        padded, size = pad_sequence(pieces, batch_first=True).transpose(1, 2), _CHUNKS_AT_ONCE
+        padded = nn.functional.pad(padded, (0, max(widths) - padded.shape[2]))
         parts = zip(padded.split(size), on_device(widths, padded.device).split(size), strict=True)
         states = torch.cat([self._convolve(part, width) for part, width in parts])
         states = states + tower.positional_embedding.positional_embedding[: states.shape[1]].to(states)
@@ -223,6 +210,36 @@ class Qwen3OmniMoe(Thinker):
             inside = torch.arange(states.shape[-1], device=states.device) < widths.to(states.device)[:, None]
             states = states * inside[:, None, None]
         return tower.conv_out(states.permute(0, 3, 1, 2).flatten(2))
+
+
+class Qwen3OmniMoe(Thinker, AutTowerModel):
+    """The attention alone can be adapted: experts are no linear layers."""
+
+    model_class = Qwen3Thinker
+    layout = Layout({"": "", "projector.": "audio_tower."})
+    parts = {
+        "language_model": BackbonePart(
+            "language_model", ("q_proj", "k_proj", "v_proj", "o_proj"), layers="language_model.layers"
+        ),
+        "projector": BackbonePart("projector", ("proj1", "proj2")),
+        "audio_tower": AUT_TOWER,
+    }
+
+    @classmethod
+    def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:
+        """With the projector beside the tower."""
+        # for a mixture of experts that it knows, PEFT 0.21 turns a pattern into bare names, which the tower has too
+        model.config.model_type = "thinker"
+        tower = model.audio_tower
+        model.projector = nn.Sequential(OrderedDict(proj1=tower.proj1, act=tower.act, proj2=tower.proj2))
+        del tower.proj1, tower.act, tower.proj2
+        for layer in tower.layers:
+            layer.self_attn = RowAttention(layer.self_attn)
+        return model
+
+    def chunk_width(self, frames: int) -> int:
+        """See `AutTowerModel`: the last chunk is padded to the length of the first."""
+        return min(frames, self._chunk)
 
 
 def _halved(frames):

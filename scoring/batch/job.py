@@ -19,7 +19,8 @@ from ...core.version import __version__
 from ...models import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
 from ..score_table import Column, Value, row_columns
 from .manifest import SUFFIXES, Manifest, Row, RowReader
-from .scores import ScoredRow, in_windows, write_scores
+from .scores import ScoredRow, write_scores
+from .tally import Tally
 
 if TYPE_CHECKING:
     from ..scorer import Scorer
@@ -50,9 +51,10 @@ class Job:
             raise UserError(f"{self.out}: is the manifest; expected another file for the scores")
         check_writable(self.out, is_folder=False)
 
-    def reader(self) -> RowReader:
-        """The reader that makes pairs of the rows of the manifest."""
-        return RowReader(self.manifest.parent, self.audio_root, Manifest(self.manifest).copied())
+    def reader(self, columns: Sequence[Column] = ()) -> RowReader:
+        """The reader that makes pairs of the rows of the manifest; `columns` are those of scores."""
+        taken = {column.name for column in row_columns(columns)}
+        return RowReader(self.manifest.parent, self.audio_root, Manifest(self.manifest).copied(taken))
 
     def load(self, device: str | None) -> Scorer:
         """The judge on a device.
@@ -66,17 +68,6 @@ class Job:
         if self.level is not None:
             scorer.require_calibration()
         return scorer
-
-    def judge_facts(self) -> dict[str, Any]:
-        """What of `judge.json` a reader of scores needs: `dimensions`, the hash of the calibrated `weights`, and how
-        differences become preferences, `three_way`, by dimension; nothing where there is no such file."""
-        try:
-            judge = json.loads((self.judge / JUDGE_FILE).read_text(encoding="utf-8"))
-            calibration = judge.get("calibration") or {}
-            fitted = {name: own.get("three_way") for name, own in calibration.get("dimensions", {}).items()}
-            return {"dimensions": judge["dimensions"], "weights": calibration.get("weights"), "three_way": fitted}
-        except _UNREADABLE:
-            return {}
 
     def identity(self) -> dict[str, str]:
         """All that scores depend on, except audio files: those of a chunk are noted in its part (`audio_mark`).
@@ -270,21 +261,21 @@ class Parts:
         except _UNREADABLE:
             return None
 
-    def join(self, check: Callable[[Path], object]) -> tuple[Counter[str], int, str]:
+    def join(self, check: Callable[[Path], object]) -> tuple[Counter[str], Tally, str]:
         """Put all parts together; `Job.out` appears when it is complete.
 
         Args:
             check: Called with the complete file before it takes its place; what it raises leaves all as it is.
 
         Returns:
-            How many rows have no scores, by kind; how many were read in several windows; and a hash over the
-            `audio_mark` of all chunks, in order.
+            How many rows have no scores, by kind; what the scores say together; and a hash over the `audio_mark` of
+            all chunks, in order.
 
         Raises:
             DamagedError: If a part is missing or damaged. It is deleted.
         """
         failed: Counter[str] = Counter()
-        cut, audio = 0, hashlib.sha256()
+        audio = hashlib.sha256()
 
         def whole(chunk: Chunk) -> Part:
             part = self.read(chunk)
@@ -294,19 +285,19 @@ class Parts:
             return part
 
         def pieces() -> Iterator[list[list[Value]]]:
-            nonlocal cut
             for chunk in chunks:
                 part = whole(chunk)
                 failed.update(part.failed)
-                cut += in_windows(columns, part.rows)
+                tally.add(part.rows)
                 audio.update(part.audio.encode())
                 yield part.rows
 
         chunks, out = self.chunks(), self.job.out
         # Whoever puts the parts together need not load the judge: the parts say which columns there are
         columns = row_columns(whole(chunks[0]).columns)
+        tally = Tally(columns)
         _replace(out, lambda file: write_scores(out.suffix.lower(), columns, pieces(), file), check)
-        return failed, cut, audio.hexdigest()
+        return failed, tally, audio.hexdigest()
 
     def entries(self) -> list[Path]:
         """Parts and what belongs to them, of this job or another."""

@@ -11,7 +11,7 @@ import itertools
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.types import is_nested
 
 from ...audio.decode import AudioSource
 from ...core.errors import AccessError, AudioError, DataError, OutsideError, names_shown, place, shown
@@ -33,8 +34,6 @@ from ..score_table import Column
 
 COLUMNS = ("pair_id", "context_audio", "response_audio", "situation")
 """Columns that pairs are made of."""
-COPIED = ("group_id", "system_id")
-"""Columns that are copied to the scores, where a manifest has them; others are ignored."""
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 """Suffixes of tables that are read and written row by row; a JSON list is not."""
 _LONGEST_LINE = 2**24  # bytes: a file without line breaks must not fill the memory
@@ -49,7 +48,7 @@ class ManifestRow(NamedTuple):
 
     position: int  # of the row, from 0
     line: int | None  # where it begins, from 1; None in Parquet
-    cells: Mapping[str, Any]  # those of `COLUMNS` and `COPIED` that hold something
+    cells: Mapping[str, Any]  # those that hold something; of Parquet without nested ones that are not of `COLUMNS`
 
 
 class Manifest:
@@ -124,15 +123,19 @@ class Manifest:
             say(f"{self.path}: column 'context' is not read; expected context_audio for clips")
         return len(hashes)
 
-    def copied(self) -> tuple[Column, ...]:
-        """The columns of `COPIED` that it has; of JSONL, those that its first row fills.
+    def copied(self, taken: Collection[str] = ()) -> dict[str, Column]:
+        """The columns that are copied to the scores, by their names here: all that pairs are not made of; of JSONL,
+        those that its first row fills. Those whose name is `taken` are called ``manifest_NAME``.
 
         Raises:
             DataError: If the file cannot be read.
         """
-        first = next(self._records(0), None)
-        names = first.cells if self._suffix == ".jsonl" and first is not None else self._names
-        return tuple(Column(name, "text") for name in COPIED if name in names)
+        first = next(self._records(0), None)  # after which the names are known
+        names: Sequence[str] = self._columns if self._suffix == ".parquet" else self._names
+        if self._suffix == ".jsonl":
+            names = [] if first is None else [name for name, cell in first.cells.items() if not _is_nested(cell)]
+        kept = (name for name in names if name not in COLUMNS)
+        return {name: Column(f"manifest_{name}" if name in taken else name, "text") for name in kept}
 
     def sha256(self, whole: bool) -> str:
         """Hash of the content. Parquet may hold all clips: unless the `whole` file shall be read, it is known by its
@@ -203,7 +206,11 @@ class Manifest:
             raise self._unreadable(error) from None
         check_header(names, self.path)
         self._check_columns(names)
-        self._columns = [name for name in (*COLUMNS, *COPIED) if name in names]
+        self._columns = [
+            field.name
+            for field in schema
+            if field.name in COLUMNS or not (is_nested(field.type) or has_bytes(field.type))
+        ]
         self._groups = list(accumulate(groups, initial=0))
         self.embeds = any(has_bytes(schema.field(name).type) for name in self._columns)
 
@@ -224,7 +231,11 @@ class Manifest:
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in (*COLUMNS, *COPIED) if row.get(name) not in (None, "")}
+    return {name: value for name, value in row.items() if not (value is None or (isinstance(value, str) and not value))}
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, list | dict | bytes)
 
 
 def where(path: Path, record: ManifestRow, column: str | None = None) -> str:
@@ -246,6 +257,15 @@ def row_id(record: ManifestRow, path: Path) -> str:
     return text
 
 
+def _copy(value: Any) -> str | None:
+    """A cell as text, as it stands, with spaces at its ends; None = there is nothing, or nothing that text can say."""
+    value = plain_text(value)
+    if value is None or _is_nested(value):
+        return None
+    text = str(value)
+    return text if is_text(text) else None
+
+
 class Row(NamedTuple):
     """A row, ready to be scored: its id, its pair or why there is none, and what is copied to its scores."""
 
@@ -257,11 +277,12 @@ class Row(NamedTuple):
 class RowReader:
     """Makes pairs of rows. Paths are relative to one folder and stay in it, or lie in another one that is named."""
 
-    def __init__(self, folder: Path | None, audio_root: Path | None = None, copied: Sequence[Column] = ()) -> None:
+    def __init__(self, folder: Path | None, audio_root: Path | None = None, copied: Mapping[str, Column] = {}) -> None:
         """Say what paths are relative to (None = rows hold the clips themselves, and a path is an error), another
-        folder in which clips may lie, see `resolve_inside`, and which columns are copied: names or whole numbers, of
-        which anything else becomes None."""
-        self.copied = tuple(copied)
+        folder in which clips may lie, see `resolve_inside`, and which columns are copied as text (`Manifest.copied`);
+        what is nested becomes None."""
+        self.copied = tuple(copied.values())
+        self._copied = tuple(copied)
         self._folder = None if folder is None else folder.resolve()
         self._resolve = lru_cache(_PATHS_KEPT)(partial(resolve_inside, also=audio_root))
 
@@ -280,8 +301,7 @@ class RowReader:
         list of turns, each a mapping of `role` and `audio`, or of `role` and what makes a clip, as in the pairs of a
         pair dataset.
         """
-        texts = (plain_text(cells.get(column.name)) for column in self.copied)
-        copied = tuple(text if is_name(text) else None for text in texts)
+        copied = tuple(_copy(cells.get(name)) for name in self._copied)
         try:
             turns = self._context(cells.get("context_audio"), f"{where}, column 'context_audio'")
             response = self._clip(cells.get("response_audio"), f"{where}, column 'response_audio'")

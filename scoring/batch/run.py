@@ -23,6 +23,7 @@ from .claim import Claim
 from .job import Chunk, DamagedError, Job, Parts, audio_mark
 from .manifest import Manifest, ManifestRow, Row
 from .scores import windows_in_words
+from .tally import in_words
 from .workers import run_workers, worker_devices
 
 _STOPS = (*SCHEDULER_SIGNALS, signal.SIGINT)
@@ -43,17 +44,22 @@ class Summary:
     identity: dict[str, str]  # what the scores depend on
     out: dict[str, str | int] = field(default_factory=dict)  # the file, as it was written: size in bytes and SHA-256
     windowed: int = 0  # how many were read in several windows
+    minutes: float = 0.0  # of all responses with scores
+    # system (empty = rows that name none) -> dimension -> rows, mean, lowest and highest score
+    systems: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    warnings: dict[str, int] = field(default_factory=dict)  # code -> rows
     audio: str = ""  # a hash over the audio files' marks (`Parts.join`)
     # of `judge.json`: dimensions with their scales, and what calibration says of preferences; of a run folder nothing
     judge: dict[str, Any] = field(default_factory=dict)
 
     def in_words(self) -> str:
-        """One line, and one for each kind of failure."""
+        """Lines about rows, systems, warnings and failures."""
         before = f" ({self.done_before:,} of them before)" if self.done_before else ""
         lines = [
             f"rows: {self.rows:,}{before}, with scores: {self.scored:,}, in {self.seconds:,.1f} s: "
             f"{self.pairs_per_second:,.1f} pairs per second"
         ]
+        lines += in_words(self.rows, self.minutes * 60, self.systems, self.warnings)
         lines += [windows_in_words(self.windowed)] if self.windowed else []
         return "\n".join([*lines, *(f"without scores: {count:,} ({kind})" for kind, count in self.failed.items())])
 
@@ -234,7 +240,10 @@ def _finish(parts: Parts, start: float, before: int, overwrite: bool) -> Summary
         # A process that is killed before the summary is written leaves scores that the next one must know
         parts.plan(parts.rows, plan["replaces"], _facts(scores))
 
-    failed, windowed, audio = parts.join(check)
+    from ..calibration import JudgeFacts, to_json  # which takes a second to import
+
+    failed, tally, audio = parts.join(check)
+    facts = JudgeFacts.read(job.judge)
     seconds = time.monotonic() - start
     summary = Summary(
         rows=parts.rows,
@@ -245,9 +254,12 @@ def _finish(parts: Parts, start: float, before: int, overwrite: bool) -> Summary
         done_before=before,
         identity=parts.identity,
         out=_facts(job.out) or {},
-        windowed=windowed,
+        windowed=tally.windowed,
+        minutes=round(tally.seconds / 60, 3),
+        systems=tally.systems,
+        warnings=dict(tally.warnings.most_common()),
         audio=audio,
-        judge=job.judge_facts(),
+        judge={} if facts is None else to_json(facts),
     )
     text = json.dumps(asdict(summary), indent=2, ensure_ascii=False)
     replace_text(_summary_file(job), f"{text}\n")

@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 from ...core.errors import AudioError, UserError
 from ...core.processes import ProgressBar
 from ...data_modules.tables import plain_text
-from ..score_table import DECIMALS, OK, WINDOWS, Column, Value, flat_scores, row_columns
+from ..score_table import DECIMALS, OK, Column, Value, flat_scores, row_columns
 from .manifest import COLUMNS, Manifest, Row, RowReader
+from .tally import Tally
 
 if TYPE_CHECKING:  # torch and pandas: a process that only puts parts together needs neither
     import pandas as pd
@@ -101,12 +102,6 @@ def _cell(value: Value) -> str:
     return f"{value:.{DECIMALS}f}" if isinstance(value, float) else str(value)
 
 
-def in_windows(columns: Sequence[Column], rows: Iterable[Sequence[Value]]) -> int:
-    """How many rows of these `row_columns` were read in several windows."""
-    place = [column.name for column in columns].index(WINDOWS)
-    return sum((row[place] or 0) > 1 for row in rows)  # pyright: ignore[reportOperatorIssue] of a count
-
-
 def windows_in_words(pairs: int) -> str:
     """A line about so many pairs."""
     return f"heard in windows: {pairs:,} (a clip is longer than the judge hears at once; --no-windows refuses these)"
@@ -114,30 +109,32 @@ def windows_in_words(pairs: int) -> str:
 
 def print_scores(
     scorer: Scorer, path: Path, file: TextIO, level: float | None, audio_root: Path | None, as_json: bool
-) -> tuple[int, int]:
+) -> tuple[int, Tally]:
     """Score a manifest and write rows as scores come, CSV or an object on each line, for pipes; a run that ends early
     begins anew. `level` and `audio_root` are as in `score_rows` and `RowReader`.
 
     Returns:
-        How many rows have no scores, and how many were read in several windows.
+        How many rows have no scores, and what the scores say together.
 
     Raises:
         DataError: If the manifest cannot be read, lacks `response_audio` or has an id twice.
     """
-    manifest, failed, windowed = Manifest(path), 0, 0
+    manifest, failed = Manifest(path), 0
     count = manifest.check()
-    reader = RowReader(path.parent, audio_root, manifest.copied())
+    taken = {column.name for column in row_columns(scorer.columns)}
+    reader = RowReader(path.parent, audio_root, manifest.copied(taken))
     file_columns = row_columns((*reader.copied, *scorer.columns))
+    tally = Tally(file_columns)
     rows = (reader.of_record(record, path) for record in manifest.read(0, count))
     write = _row_writer(".jsonl" if as_json else ".csv", file_columns, file)
     # In a terminal the rows show the progress
     with ProgressBar("scoring", count, quiet=file.isatty()) as bar:
         for done, row in enumerate(score_rows(scorer, rows, level), start=1):
             failed += row.error is not None
-            windowed += in_windows(file_columns, [row.values])
+            tally.add([row.values])
             write(row.values)
             bar.update(done)
-    return failed, windowed
+    return failed, tally
 
 
 def score_table(

@@ -196,7 +196,7 @@ class Worker:
         self._parts, self._scorer, self._rank, self._world = parts, scorer, rank, world
         self._owner = owner or str(rank)
         self._manifest = Manifest(parts.job.manifest)
-        self._reader = parts.job.reader()
+        self._reader = parts.job.reader(scorer.columns)
 
     def run(self) -> None:
         """Score `range(rank, chunks, world)`, then whatever is missing, until every part is there.

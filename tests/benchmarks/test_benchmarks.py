@@ -288,6 +288,70 @@ class TestGpu:
         assert sum(work) == pytest.approx(counter.get_total_flops(), rel=0.05)
         assert work.backward > work.forward > 8 * work.tower > 0
 
+    @pytest.mark.parametrize("one_row", [False, True])
+    def test_attention_is_counted_by_pair_however_rows_are_filled(self, one_row, programs, monkeypatch):
+        from empathy_judge.models.backbones import packing
+
+        monkeypatch.setattr(packing, "_WIDTHS", (2.0,))
+        # three responses of 30, 20 and 40 tokens to a context of 50, two of 10 and 60 to one of 25
+        lengths = [(0, 50, 30), (0, 50, 20), (0, 50, 40), (1, 25, 10), (1, 25, 60)]
+        ids, mask, states = (torch.zeros(5, 90, dtype=torch.int64) for _ in range(3))
+        response = torch.zeros(5, 90, dtype=torch.bool)
+        for row, (context, before, after) in enumerate(lengths):
+            ids[row, :before], ids[row, before : before + after] = 100 + context, row
+            mask[row, : before + after], response[row, before : before + after] = 1, True
+        packed = packing.pack(ids, mask, states - 1, response, 64, one_row)
+        assert packed.input_ids.shape == ((1, 235) if one_row else (2, 140))
+        expected = 50**2 + 25**2 + sum(after * (before + after) for _, before, after in lengths)
+        assert programs("gpu_step").attended_by_tree(packed) == expected
+
+    @pytest.mark.long
+    def test_scores_in_bfloat16_are_no_further_from_float32_than_with_peft(
+        self, tmp_path, programs, make_tone, monkeypatch
+    ):
+        """Of a model of 98 million parameters: with adapters in bfloat16 and norms that are rounded once, against
+        PEFT's adapters in float32 and the official norms."""
+        from empathy_judge.audio.decode import Clip
+        from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+        from empathy_judge.models.backbones.layers import FusedNorm
+        from empathy_judge.models.judge import EmpathyJudge
+        from empathy_judge.models.lora import AdaptedLinear
+        from empathy_judge.models.settings import JudgeSettings, LoraSettings
+        from peft.tuners.lora import Linear
+
+        def official(norm: FusedNorm, states: torch.Tensor) -> torch.Tensor:
+            exact = states.float() * torch.rsqrt(states.float().square().mean(-1, keepdim=True) + norm.eps)
+            return norm.weight * exact.to(states.dtype)
+
+        assert programs("materials").write_checkpoint("qwen2_audio", "mid", tmp_path) > 90e6
+        found: dict[str, list[torch.Tensor]] = {"float32": [], "before": [], "now": []}
+        tones = [Clip(make_tone(1 + 0.3 * n, 150 + 40 * n, 0.3), 16_000) for n in range(6)]
+        pairs = [Pair(f"{n}", tones[n], (Turn("user", tones[(n + 1) % 6]),)) for n in range(6)]
+        for seed in range(2):
+            trained: dict[str, torch.Tensor] = {}
+            for what, scores in found.items():
+                torch.manual_seed(seed)
+                settings = JudgeSettings(
+                    str(tmp_path), lora=LoraSettings(rank=16), dtype="float32" if what == "float32" else "bfloat16"
+                )
+                judge = EmpathyJudge(settings, [Dimension("any", 1, 5, 1)]).eval()
+                if not trained:
+                    drawn = {name: own + 0.02 * torch.randn(own.shape) for name, own in judge.trained().items()}
+                    trained = drawn
+                judge.use(trained)
+                inputs = judge.build_inputs(pairs)
+                with monkeypatch.context() as patch, torch.no_grad():
+                    if what == "before":
+                        patch.setattr(AdaptedLinear, "forward", Linear.forward)
+                        patch.setattr(FusedNorm, "forward", official)
+                    if what == "now":
+                        judge.merge()
+                    scores.append(judge(inputs))
+        exact, before, now = (torch.stack(scores) for scores in found.values())
+        distances = [(scores - exact).square().mean().sqrt().item() for scores in (before, now)]
+        assert distances[1] <= 1.1 * distances[0]
+        assert distances[0] < 0.1 * exact.std()
+
     def test_waits_for_a_gpu_are_counted_by_line(self, programs, monkeypatch):
         modes: list[str] = []
         monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)

@@ -43,9 +43,10 @@ def test_agreement_names_what_is_wrong(scores, capsys):
     words = ["agreement", str(scores), "--column", "item=clip", "annotator=who"]
     has = "it has 'clip', 'who', 'dimension', 'score'"
     assert failed(capsys, "agreement", str(scores)) == (
-        f"error: {scores}: no column 'item'; {has}; expected a mapping item=COLUMN (--column)"
+        f"error: {scores}: no column 'item', 'annotator'; {has}; expected --column item=COLUMN annotator=COLUMN"
     )
-    assert failed(capsys, *words[:3], "item=file") == f"error: {scores}: no column 'file' (mapped to item); {has}"
+    line = f"error: {scores}: no column 'file' (mapped to item); {has}; expected --column item=COLUMN"
+    assert failed(capsys, *words[:3], "item=file") == line
     where = f"not among the annotators of {scores} that count"
     assert failed(capsys, *words, "--judges", "k") == f"error: --judges 'k': {where}; expected 'ann', 'bob', 'j'"
     line = failed(capsys, *words, "--exclude", "j", "--judges", "j")
@@ -59,7 +60,7 @@ def test_agreement_names_what_is_wrong(scores, capsys):
     scores.write_text(whole + "c12,ann,warmth,warm\n")
     assert failed(capsys, *words) == (
         f"error: {scores}, row 37 (line 38), column 'score': value 'warm'; "
-        "expected a finite number, at most 1e+50, or nothing where it is missing"
+        "expected a finite number, such as 3.5; or what each word stands for: --choice 'warm=NUMBER'"
     )
 
 

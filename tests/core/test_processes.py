@@ -45,7 +45,7 @@ def test_what_was_done_before_does_not_count_for_the_rate(clock, capsys):
     clock(29)
     bar.update(12_000)
     assert capsys.readouterr().err.splitlines() == [
-        "scoring: 10,000 of 20,000, 0.0 per second, time left unknown",
+        "scoring: 10,000 of 20,000, 0.0 per second",
         "scoring: 11,000 of 20,000, 10.0 per second, 15 min left, 3 without scores",
     ]
 

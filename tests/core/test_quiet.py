@@ -15,8 +15,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 OURS = re.compile(
     r"what is trained|part .*parameters.*trainable|(language_model|projector|audio_tower|pooling|head|all) .*\d|[┏┡└┃│]"
-    r"|trained on \d+ pairs in|[\w: ]+: [\d,]+ of [\d,]+, (.* left|0\.0 per second, time left unknown$)"
-    r"|warning: .*(usual: |calibrated on )",
+    r"|trained on \d+ pairs in|[\w: ]+: [\d,]+ of [\d,]+, (.* left|0\.0 per second$)"
+    r"|warning: .*(usual: |calibrated on )"
+    r"|rows: \d+, with scores: |responses: [\d.]+ minutes|\w+: mean [\d.]+, from |\d+ of \d+ are ",
     re.IGNORECASE,
 )
 # One process after the other would load torch each time; a warning that is shown once is shown here, too

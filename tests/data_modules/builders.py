@@ -22,7 +22,8 @@ from empathy_judge.commands.options import OneLineParser, add_options
 from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.importers.assemble import assemble
 from empathy_judge.data_modules.importers.clips import find_clip
-from empathy_judge.data_modules.importers.table import read_pairs
+from empathy_judge.data_modules.importers.table import NAMES, read_pairs
+from empathy_judge.data_modules.layouts import read_rating_tables
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.data_modules.tables import TableMapping, read_table
@@ -77,7 +78,7 @@ class Source(Given):
         storing = {name: options.pop(name) for name in STORING if name in options}
         mapping = {"columns": {}, "rating_columns": {}, "dimensions": [EMPATHY], **options}
         find = partial(find_clip, folder=self.folder.resolve())
-        rated = ratings and read_table(ratings)
+        rated = read_rating_tables([ratings] if ratings else [], NAMES)
         return assemble(read_pairs(read_table(pairs), rated, TableMapping(**mapping), find), self.out, **storing)
 
     def tone(self, name: str, seconds: float = 0.3, hertz: float = 220.0, rate: int = 16_000, **how: Any) -> str:

@@ -9,13 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.data_modules.schema import Dimension, PairDataset
+from empathy_judge.eval.compare import compare
 from empathy_judge.eval.evaluate import evaluate
 from empathy_judge.eval.judges import check_score_table, score_table
-from empathy_judge.eval.pages.report import render_page
+from empathy_judge.eval.pages.report import markdown_comparison, render_comparison, render_page
 from empathy_judge.eval.report.base import read_report
 from empathy_judge.eval.report.dataset import Report
 from empathy_judge.eval.statistics.distributions import penalties
-from empathy_judge.eval.views import notes
+from empathy_judge.eval.views import comparison_views, notes
 
 from .conftest import AnyJudge, Page
 
@@ -101,6 +102,19 @@ def test_the_truth_is_better_than_a_constant_and_one_rater(rated, truth, tmp_pat
     file = evaluate(f"scores:{tmp_path / 'items.csv'}", rated, split="test", checks=(), resamples=60)
     copied: Any = file.report.dimensions["empathy"].rating_distribution
     assert copied.rps.judge.value == pytest.approx(own.rps.judge.value, abs=1e-5)
+
+
+def test_a_comparison_says_it_of_each_judge_with_shares(rated, truth):
+    blurred = AnyJudge(judge_of({name: 0.5 * own + 0.1 for name, own in truth.items()}).score, name="blurred")
+    plain = AnyJudge(lambda pairs: score_table(pairs, ("empathy",), np.full((len(pairs), 1), 3.0)), name="plain")
+    found = compare([judge_of(truth), blurred, plain], rated, split="test", checks=(), resamples=60)
+    printed = " ".join(view for view in comparison_views(found.reports, found.rankings) if isinstance(view, str))
+    page = Page(render_comparison(found.reports, found.rankings))
+    for text in (page.text, markdown_comparison(found.reports, found.rankings), printed):
+        assert text.count("ranked probability score") == 2
+        for report in found.reports[:2]:
+            shares: Any = report.dimensions["empathy"].rating_distribution
+            assert f"ranked probability score {shares.rps.judge.value:.3g}" in text
 
 
 def test_a_judge_without_shares_has_nothing_of_it(rated, truth):

@@ -21,7 +21,7 @@ MONTE_CARLO = 0.05
 """How far the end of an interval, or a p-value, may move when it is drawn in another way."""
 SILENCE = 0.05
 """How far rank correlations of the check with silence may move: its scores hardly differ, and rounding ranks them."""
-ADDED = {"windows", "seconds", "in_windows", "signature", "over_next", "verdicts"}
+ADDED = {"windows", "seconds", "in_windows", "signature", "over_next", "verdicts", "ranges"}
 """Fields and columns that may stand where there were none when the values were written."""
 DRAWN = {"low", "high", "p_value", "interval"}
 BY_AUDIO = (

@@ -28,7 +28,7 @@ from empathy_judge.scoring.export.check import synthetic_set
 from empathy_judge.scoring.export.write import write_whole
 from empathy_judge.scoring.judge_calibration import store_calibration
 
-from ..scoring.conftest import edit, saved
+from .conftest import edit, saved
 
 VALUES: list[Any] = [
     None, True, -1, 0, 1.5, 10**9, 10**30, 10**400, 1e308, math.nan, math.inf, "", "1", "x", "\ud800", "a" * 100_000,

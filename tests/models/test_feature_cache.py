@@ -20,7 +20,7 @@ from empathy_judge.scoring.export.check import rated_set
 from empathy_judge.scoring.export.write import write_whole
 from empathy_judge.scoring.predictor import Predictor
 
-from ..scoring.conftest import clip, edit, saved
+from .conftest import clip, edit, saved
 
 
 def names(judge: EmpathyJudge, tmp_path: Path) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from empathy_judge.scoring.artifact import load_any
 from empathy_judge.scoring.predictor import Predictor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..scoring.conftest import clip, saved
+from .conftest import clip, saved
 
 SPANS = torch.tensor([4.0, 10.0])
 BOTH = HeadInputSettings("all_layers", functionals=True)

@@ -18,7 +18,7 @@ from empathy_judge.scoring.model_card import render_card
 from empathy_judge.scoring.predictor import Predictor
 from empathy_judge.train.features import Features
 
-from ..scoring.conftest import RATE, clip, described, noise, saved
+from .conftest import RATE, clip, described, noise, saved
 
 
 def pair(context: np.ndarray | None, response: np.ndarray) -> Pair:

@@ -31,8 +31,8 @@ from empathy_judge.scoring.judge_calibration import store_calibration
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from ..models.conftest import described, edit, saved
 from ..models.test_lora import SETTINGS
-from .conftest import described, edit, saved
 
 EVERY_PART = LoraSettings(parts=["language_model", "projector", "audio_tower"], rank=3, alpha=7.5)
 NOTHING = LoraSettings(parts=[])

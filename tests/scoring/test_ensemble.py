@@ -21,7 +21,7 @@ from empathy_judge.scoring.predictor import Predictor
 from empathy_judge.scoring.reward import EmpathyReward
 from empathy_judge.scoring.scorer import Scorer
 
-from .conftest import described, edit, saved
+from ..models.conftest import described, edit, saved
 
 LORA = LoraSettings(rank=2, alpha=4.0)
 

@@ -23,7 +23,7 @@ from empathy_judge.scoring.judge_calibration import conformal_quantile, fit_dime
 from empathy_judge.scoring.predictor import Predictor
 from empathy_judge.scoring.scorer import Scorer
 
-from .conftest import edit
+from ..models.conftest import edit
 
 SCALE = Dimension("empathy", 1, 5)
 UNKNOWN = Domain(0, {})

@@ -25,7 +25,7 @@ from empathy_judge.scoring.assessment import Assessment
 
 from ..conftest import failed, output_of
 from ..decoders import Cell, Decoder
-from .conftest import saved
+from ..models.conftest import saved
 
 RATE = 16_000
 

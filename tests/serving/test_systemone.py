@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.scoring.scorer import Scorer
+from empathy_judge.serving import systemone
 from empathy_judge.serving.systemone import confidence
 
-from ..scoring.conftest import saved
+from ..models.conftest import saved
 from .services import FakeScorer, InProcess, error_of, in_process, live, wav
 
 WORDS = ["not at all", "a little", "somewhat", "clearly", "fully"]
@@ -165,6 +166,16 @@ def test_everything_else_is_told_what_is_expected(service, deciding, changed, me
     assert (status, code) == (422, "invalid")
     assert found.startswith(message)
     assert deciding.heard == []
+
+
+@pytest.mark.parametrize("place", ["body", "questions", "question", "state"])
+def test_of_ten_thousand_names_few_are_checked(service, place, monkeypatch):
+    names, counts = dict.fromkeys(map(str, range(10_000)), 1), []
+    monkeypatch.setattr(systemone, "_first", lambda error: counts.append(error.error_count()) or "no")
+    changed = {"body": names, "questions": {"questions": names}, "state": {"state": names},
+               "question": {"questions": {"empathy": QUESTION | names}}}  # fmt: skip
+    assert ask(service, **changed[place]).status_code == 422
+    assert counts[0] <= 65  # one question more than there may be
 
 
 def test_half_a_character_is_never_given_back(service, deciding):

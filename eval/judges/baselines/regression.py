@@ -17,10 +17,9 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from ....core.errors import DataError, counted
-from ....data_modules.folds import even_folds
+from ....data_modules.folds import even_folds, group_of
 from ....data_modules.schema import Dimension, Pair, PairDataset
 from ....models import closed_form
-from ...frame import group_of
 from .. import OK, score_table
 
 FOLDS = 5

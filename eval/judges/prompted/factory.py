@@ -104,7 +104,7 @@ def _for_levels(
     Raises:
         UserError: If a setting was given that is for models that write, or the service does not take the scales.
     """
-    for name, only in (("samples", 1), ("temperature", None), ("examples", 0), ("mode", "pointwise")):
+    for name, only in (("samples", 1), ("temperature", None), ("examples", 0)):
         if name in settings.model_fields_set and (value := getattr(settings, name)) != only:
             raise UserError(
                 f"judge {shown(spec)}: {name}={value} is for models that write; {provider.name} answers once, with "
@@ -113,7 +113,7 @@ def _for_levels(
     if len(dimensions) > provider.most_questions:
         limit = f"at most {provider.most_questions} of {provider.name}"
         raise UserError(f"judge {shown(spec)}: {len(dimensions)} dimensions; expected {limit}")
-    for dimension in dimensions:
+    for dimension in dimensions if settings.mode == "pointwise" else ():  # a choice has no levels
         if dimension.step is None or dimension.steps > provider.most_levels:
             has = "" if dimension.step is None else f", {dimension.steps} steps"
             raise UserError(

@@ -20,7 +20,7 @@ from ....core.errors import UserError, shown
 from ....data_modules.ratings import Dimension
 from ....data_modules.schema import Pair
 from ....data_modules.steps import STEP_TOLERANCE
-from .rubrics import describe, level_questions
+from .rubrics import CHOICES, choice_questions, describe, level_questions
 from .settings import AnswerMode, PromptedSettings
 
 MAX_RATE = 24_000
@@ -54,17 +54,18 @@ class AnswerForm:
 
     ``scores`` are a number for each dimension, on its scale (rating points). Numbers between its steps are taken as
     they are; numbers outside are not clipped to it. ``verdicts`` name for each dimension the better response: 1 = the
-    first, -1 = the second, 0 = a tie. A ``number`` stands alone, for the expectation over its first token. ``levels``
-    are the probabilities of the steps of each scale, which a decision model gives.
+    first, -1 = the second, 0 = a tie. A ``number`` stands alone, for the expectation over its first token. A decision
+    model gives ``levels``, the probabilities of the steps of each scale, or ``choices``, those of `CHOICES`, which make
+    a verdict between 1 and -1.
     """
 
     dimensions: tuple[Dimension, ...]  # those asked about; exactly one where a number is asked for
-    kind: Literal["scores", "verdicts", "number", "levels"] = "scores"
+    kind: Literal["scores", "verdicts", "number", "levels", "choices"] = "scores"
     questions: Mapping[str, Any] = field(default_factory=dict)  # to a decision model, by dimension, in order
 
     def schema(self) -> dict[str, Any]:
         """The form as a JSON schema, or the questions of a decision model."""
-        if self.kind == "levels":
+        if self.questions:
             return {**self.questions}
         if self.kind == "number":
             return _object({self.dimensions[0].name: {"type": "number"}})
@@ -103,6 +104,9 @@ class AnswerForm:
         """
         if self.kind == "levels":
             return {d.name: _expected_level(read_levels(levels or {}, d), d) for d in self.dimensions}
+        if self.kind == "choices":
+            chosen = {d.name: _distribution(levels or {}, d.name, len(CHOICES)) for d in self.dimensions}
+            return {name: first - second for name, (first, second) in chosen.items()}
         if self.kind == "number":
             (dimension,) = self.dimensions
             if (expected := _expected_score(alternatives or {}, dimension)) is not None:
@@ -127,8 +131,12 @@ def read_levels(levels: Mapping[str, Sequence[float | None]], dimension: Dimensi
     Raises:
         Unread: If there is not one for each step, one is none, or their sum is off by more than 1 %.
     """
-    given = levels.get(dimension.name, ())
-    if len(given) != dimension.steps:
+    return _distribution(levels, dimension.name, dimension.steps)
+
+
+def _distribution(levels: Mapping[str, Sequence[float | None]], name: str, count: int) -> list[float]:
+    given = levels.get(name, ())
+    if len(given) != count:
         raise Unread(WRONG_LEVELS)
     numbers = [number for number in given if number is not None]
     total = sum(numbers)
@@ -253,6 +261,7 @@ class Example:
 _ONE = "You hear what a person says (the context) and a spoken response to it."
 _TWO = "You hear what a person says (the context) and two spoken responses to it."
 _REPLY = "You hear a spoken response to what a person said (the context)."
+_REPLIES = "You hear two spoken responses to what a person said (the context)."
 _READ = "You read the transcript of what a person says (the context) and of a spoken response to it."
 _ASK = "Rate the response."
 _WHICH = "Which response deserves the higher rating on each quality?"
@@ -295,6 +304,10 @@ def comparison_question(
         *_pair_parts(first, settings, "First response"),
         *_side(settings, "Second response", [("Second response", second.response)], second, "response_text"),
     ]
+    if settings.answers == "levels":
+        asked = AnswerForm(tuple(dimensions), "choices", choice_questions(settings.rubric, dimensions))
+        scene = _REPLIES if settings.clips == "response" else _TWO
+        return Question(scene, (PromptMessage("user", tuple(parts)),), asked, "levels", 0.0, max_tokens)
     return _question(settings, max_tokens, _TWO, (), parts, _WHICH, AnswerForm(tuple(dimensions), "verdicts"))
 
 

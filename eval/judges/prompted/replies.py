@@ -52,8 +52,8 @@ class Reply:
     usage: Usage = Usage()
     # first token that might have been written -> natural logarithm of its probability
     alternatives: Mapping[str, float] = field(default_factory=dict)
-    # of a decision model: question -> probability of each level, lowest first; None = it is none, empty = the levels
-    # have other names than 0, 1, 2 ...
+    # of a decision model: question -> probability of each level, lowest first, or of each choice; None = it is none,
+    # empty = they have other names than 0, 1, 2 ..., or than those of the choices
     levels: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
 

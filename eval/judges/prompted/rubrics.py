@@ -13,6 +13,9 @@ import yaml
 from ....data_modules.ratings import LABELS, Dimension
 from .settings import RubricName
 
+CHOICES = ("first", "second")
+"""The options of a question of type ``choice``: their order is also that of their names, by which Clef sorts them."""
+
 
 @cache
 def _rubrics() -> dict[str, Any]:
@@ -54,6 +57,22 @@ def level_questions(rubric: RubricName, dimensions: Sequence[Dimension]) -> dict
             "type": "score",
             "instructions": f"{_aim(rubric)}\n\n{asked}",
             "criteria": criteria,
+        }
+    return questions
+
+
+def choice_questions(rubric: RubricName, dimensions: Sequence[Dimension]) -> dict[str, dict[str, Any]]:
+    """A question of type ``choice`` for each dimension, as all decision models take it: which of two responses."""
+    questions = {}
+    for dimension in dimensions:
+        ends = [f"{point}: {words}" for point, words in _anchored(rubric, dimension).items()]
+        worse = "" if dimension.higher_is_better else " A higher rating is worse."
+        name = f"{dimension.name.replace('_', ' ')}, {dimension.scale} ({ends[0]}; {ends[-1]})"
+        asked = f"Which response deserves the higher rating? Rated is: {name}.{worse}"
+        questions[dimension.name] = {
+            "type": "choice",
+            "instructions": f"{_aim(rubric)}\n\n{asked}",
+            "criteria": {choice: f"the {choice} response" for choice in CHOICES},
         }
     return questions
 

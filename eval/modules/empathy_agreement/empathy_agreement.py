@@ -8,13 +8,12 @@ from typing import Any
 import datasets
 import evaluate
 import numpy as np
+from empathy_judge.core.errors import DataError, counted, shown
 from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.agreement import STATISTICS
 from empathy_judge.eval.statistics.bootstrap import Resamples, estimate
 from empathy_judge.eval.statistics.like_for_like import like_for_like
 from empathy_judge.eval.statistics.reliability import measure
-
-from ....core.errors import DataError, counted, shown
 
 _DESCRIPTION = """Spearman and other agreement of a judge with human ratings, each with a 95 % interval from a bootstrap
 over groups, and beside it what the raters allow: one rater against the others, the judge beside one

@@ -7,9 +7,8 @@ from typing import Any
 
 import datasets
 import evaluate
-
-from ....scoring.audio_inputs import Audio
-from ....scoring.scorer import Scorer
+from empathy_judge.scoring.audio_inputs import Audio
+from empathy_judge.scoring.scorer import Scorer
 
 _DESCRIPTION = """Scores of vocal empathy (how a reply sounds, not what it says) by a trained judge, on the scale of its
 raters. What such a score is worth is stated in the judge's model card: agreement with people, and its ceiling."""

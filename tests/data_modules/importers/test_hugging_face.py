@@ -270,7 +270,6 @@ def rows_of(folder: Path, **files: str) -> list[dict[str, object]]:
         ("pair_id,score\n0,a,4\n1,b,5\n", r"row 1 \(line 2\): 3 values; expected 2"),  # pandas drops a column
         ("pair_id,score,score\na,4,5\n", "column 'score' stands twice"),  # and here
         ("pair_id,score\na,4\nb\n", r"row 2 \(line 3\): 1 value; expected 2"),
-        ("pair_id;score\na;4\n", "columns are separated by ';'"),
     ],
 )
 def test_csv_that_pandas_would_mend_is_refused(tmp_path, text, expected):

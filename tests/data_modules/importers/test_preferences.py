@@ -183,7 +183,7 @@ def test_what_cannot_be_compared_is_named(row, message, clips, capsys):
     [
         (["--ratings", "SOURCE"], "expected no --ratings"),
         (["--dimension", "a=1:5", "--dimension", "b=1:5"], "expected one --dimension at most"),
-        (["--layout", "wide"], "no --rating-column or --layout"),
+        (["--scores", "a"], "no --rating-column or --scores"),
         (["--column", "prompt=question"], "no column 'question' (mapped to prompt)"),
         (["--column", "pair_id=prompt"], "expected to the left of '=': chosen, rejected, prompt"),
     ],

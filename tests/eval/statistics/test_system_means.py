@@ -136,3 +136,16 @@ def test_intervals_hold_the_truth_whatever_the_judge_is_worth(noise, narrower):
         held.append(both.differences[0, 1].low <= 0 <= both.differences[0, 1].high)
     assert 0.925 <= np.mean(held) <= 0.975  # three standard errors of 300 simulations
     assert np.mean(ratios) < narrower
+
+
+@pytest.mark.parametrize("noise", [50.0, 0.5])
+def test_few_groups_of_systems_that_differ_in_spread_never_lose_by_a_judge(noise):
+    """A system of wide ratings does not choose lambda for the others: each board is in the mean no wider."""
+    spread = np.array([0.2, 0.3, 0.5, 5.0])
+    for seed in range(30):
+        judge, human = (values * spread for values in drawn(seed, contexts=16, systems=4, rated=5, noise=noise))
+        both, alone = (system_means(rectangle(judge, human), source) for source in ("both", "ratings"))
+        for found, rest in ((both.means, alone.means), (both.differences.values(), alone.differences.values())):
+            pairs = zip(found, rest, strict=True)
+            assert np.mean([mean.standard_error / other.standard_error for mean, other in pairs]) <= 1 + 1e-12
+        assert both.ratings_worth >= 1

@@ -75,7 +75,7 @@ def _omni_of_version_5(key: str) -> str:
 
 
 OTHER_LAYOUTS = {
-    **dict.fromkeys(("qwen2_audio", "audioflamingo3", "voxtral"), _of_version_5),
+    **dict.fromkeys(("qwen2_audio", "audioflamingo3", "musicflamingo", "qwen3_asr", "voxtral"), _of_version_5),
     **dict.fromkeys(("qwen2_5_omni", "qwen3_omni_moe"), _omni_of_version_5),
     **{name: _older_layout(f"{name}.") for name in ("hubert", "wav2vec2", "wavlm")},
     "wav2vec2_bert": lambda key: "wav2vec2_bert." + key,  # of a model with a head
@@ -84,6 +84,7 @@ OTHER_LAYOUTS = {
 
 
 FAMILIES = sorted(path.stem for path in (Path(__file__).parent / "families").glob("*.py"))
+WITHOUT_TOWER = ["gemma4_unified"]
 ENCODERS = ["hubert", "wav2vec2", "wav2vec2_bert", "wavlm", "whisper"]
 
 
@@ -176,7 +177,8 @@ def pairs(noise) -> list[Pair]:
 def judge_of(family: Family, parts: Sequence[Any] = (), adapters: float = 0.02, **settings: Any) -> EmpathyJudge:
     """A judge whose adapters, pooling and head are random, as after training; by default its head reads all there
     is."""
-    settings = {"backbone": str(family.folder), "head_input": HeadInputSettings("all_layers"), **settings}
+    read = HeadInputSettings("none" if family.name in WITHOUT_TOWER else "all_layers", family.name in WITHOUT_TOWER)
+    settings = {"backbone": str(family.folder), "head_input": read, **settings}
     lora = LoraSettings(parts=list(parts), rank=2, alpha=4.0)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(1)

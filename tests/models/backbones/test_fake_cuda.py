@@ -18,7 +18,8 @@ from typing import Any, Literal, get_args
 import pytest
 import torch
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
-from empathy_judge.models.backbones import packing
+from empathy_judge.models.backbones import attention, packing
+from empathy_judge.models.backbones.attention import OneRow
 from empathy_judge.models.backbones.inputs import Inputs
 from empathy_judge.models.backbones.layers import no_tf32
 from empathy_judge.models.head_input import HeadInput, build_pooling
@@ -44,8 +45,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from ...scoring.conftest import clip
+from ...models.conftest import clip
 from ...train.test_objective import OWN_LOSSES, SCORE_LOSSES
+from .conftest import WITHOUT_TOWER
 
 SCALES = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10, 1))
 CUDA = torch.device("cuda:0")
@@ -79,7 +81,7 @@ PAIRS = [
 def judge_of(family, device_map: Literal["auto"] | None = None, **settings) -> EmpathyJudge:
     torch.manual_seed(0)
     lora = LoraSettings(parts=[*family.lora_layers], rank=2)
-    read = HeadInputSettings("all_layers", functionals=True)
+    read = HeadInputSettings("none" if family.name in WITHOUT_TOWER else "all_layers", functionals=True)
     own = JudgeSettings(backbone=str(family.folder), lora=lora, head_input=read, **settings)
     return EmpathyJudge(own, SCALES, device_map=device_map)
 
@@ -109,11 +111,16 @@ def made() -> dict[tuple[str, float | None], OnCuda]:
     return {}
 
 
+@pytest.fixture(autouse=True)
+def capable(monkeypatch) -> None:
+    """The GPU has grouped matrix products, which experts ask for, and the flash kernel."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+
+
 @pytest.fixture
 def on_cuda(family, depth, made, monkeypatch) -> OnCuda:
     """As GPU recipes have it: a backbone in bfloat16, its adapters and head in float32."""
-    # experts ask what the GPU can do: one that has grouped matrix products
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
     # numbers that the host has just written down would be computed with for real, on a GPU that is not there
     monkeypatch.setattr(fake_tensor, "CONSTANT_NUMEL_LIMIT", -1)
     if (family.name, depth) not in made:
@@ -140,7 +147,7 @@ def on_gpu(*tensors: torch.Tensor | None) -> bool:
     return all(tensor is None or tensor.device == CUDA for tensor in tensors)
 
 
-# ---------------------------------------------------------------- what is run, of 12 families in two precisions
+# ---------------------------------------------------------------- what is run, of every family in two precisions
 
 
 def states_and_poolings(gpu: OnCuda) -> None:
@@ -219,10 +226,16 @@ def empty(made: Mapping[Any, EncodedClip]) -> dict[Any, EncodedClip]:
     return {source: [zeros(window) for window in windows] for source, windows in made.items()}
 
 
+def windowed(judge: EmpathyJudge) -> bool:
+    """Whether some layers of the language model attend within a window, and need a mask."""
+    kinds = getattr(judge.backbone.network.language_model.config, "layer_types", None)  # pyright: ignore
+    return "sliding_attention" in (kinds or ())
+
+
 def zeros(window: EncodedWindow) -> EncodedWindow:
     """A window of as many states, on the CPU."""
     tensors = {name: getattr(window, name) for name in ("states", "layers", "functionals")}
-    return window._replace(**{name: torch.zeros(tuple(own.shape)) for name, own in tensors.items()})
+    return window._replace(**{name: torch.zeros(tuple(own.shape)) for name, own in tensors.items() if own is not None})
 
 
 class NoCopies(TorchDispatchMode):
@@ -251,6 +264,10 @@ def scorer(gpu: OnCuda) -> None:
         patch.setattr(clip_encoder, "free_bytes", lambda device: 2**34)
         patch.setattr(scoring, "mark", lambda device: None)
         patch.setattr(Prediction, "to_host", lambda prediction: prediction)
+        patch.setattr(attention, "fits_kernel", lambda size: True)  # these towers have heads of 12
+        patch.setattr(OneRow, "mask", property(lambda row: pytest.fail("a mask beside the kernel")))
+        if not windowed(judge):  # nothing may call these
+            patch.setattr(attention, "_packed_mask", None)
         patch.setattr(judge, "build_inputs", built)
         patch.setattr(judge, "on_device", lambda made: gpu.fake(made).to(CUDA))
         for name in ("check_text", "question_tokens"):  # on the host
@@ -427,7 +444,7 @@ def test_of_two_judges_at_once_the_last_restores_the_precision():
 
 WITH_BIAS = ("wav2vec2_bert",)
 """Its tower adds relative positions to the attention, which SDPA takes as a mask alone."""
-WINDOWED = ("gemma3n", "gemma4")
+WINDOWED = ("gemma3n", "gemma4", "gemma4_unified")
 """Every second layer of these language models attends within a window, and needs a mask where a pair is longer."""
 ALIKE = [Pair(f"{n}", clip(1.0, n), (Turn("user", clip(1.0, n + 2)),)) for n in range(2)]
 

@@ -219,7 +219,9 @@ def test_every_token_is_where_it_is_said_to_be():
 # ---------------------------------------------------------------- clips in one row of a tower
 
 
-@pytest.mark.parametrize("name", ["audioflamingo3", "qwen2_audio", "qwen2_5_omni", "qwen3_omni_moe"])
+@pytest.mark.parametrize(
+    "name", ["audioflamingo3", "musicflamingo", "qwen2_audio", "qwen2_5_omni", "qwen3_asr", "qwen3_omni_moe"]
+)
 @pytest.mark.parametrize("gpu", [False, True])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_gradients_of_clips_in_one_row_are_those_of_each_clip_alone(

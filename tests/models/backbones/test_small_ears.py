@@ -13,8 +13,9 @@ from empathy_judge.cli import main
 from empathy_judge.core.disk_store import DiskStore
 from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import Pair, PairDataset, Turn
+from empathy_judge.eval.judges.baselines import probe
 from empathy_judge.eval.judges.baselines.probe import ClipReader, open_probe
-from empathy_judge.models import BEST, CHECKPOINTS, probe
+from empathy_judge.models import BEST, CHECKPOINTS
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.feature_cache import ClipStates

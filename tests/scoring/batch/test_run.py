@@ -53,13 +53,15 @@ def test_each_row_comes_back_in_its_place(suffix, write, make_job, in_process, s
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
-def test_context_and_system_come_back_where_the_manifest_has_them(suffix, write, make_job, in_process, judge_folder):
-    rows = [{**row(number), "group_id": 7, "system_id": f"v{number % 2}", "other": "x"} for number in range(4)]
+def test_all_columns_of_the_manifest_come_back(suffix, write, make_job, in_process, judge_folder):
+    more = {"group_id": 7, "other": " x ", "seconds": 2.5, "mark": True}
+    rows = [{**row(number), **more, "system_id": f"v{number % 2}"} for number in range(4)]
     rows[3]["response_audio"] = "absent.wav"
     job = make_job(write(rows, f"systems.{suffix}"), f"systems-scores.{suffix}")
     summary = score_manifest(job, in_process)
     found = read(job.out)
-    assert list(found[0]) == [NAMES[0], "group_id", "system_id", *NAMES[1:]]
+    assert list(found[0]) == [NAMES[0], "group_id", "other", "manifest_seconds", "mark", "system_id", *NAMES[1:]]
+    assert {(one["other"], one["manifest_seconds"], one["mark"]) for one in found} == {(" x ", "2.5", "True")}
     assert [(one["group_id"], one["system_id"]) for one in found] == [
         ("7", "v0"),
         ("7", "v1"),
@@ -67,6 +69,13 @@ def test_context_and_system_come_back_where_the_manifest_has_them(suffix, write,
         ("7", "v1"),
     ]
     assert "no such file" in found[3]["status"]
+    assert summary.warnings == {}
+    assert summary.minutes == pytest.approx(sum(float(one["seconds"]) for one in found[:3]) / 60, abs=1e-3)
+    name = next(iter(summary.systems["v0"]))
+    assert summary.systems["v0"][name]["rows"] == 2
+    scores = [float(one[name]) for one in found[:3]]
+    assert summary.systems["v0"][name]["mean"] == pytest.approx((scores[0] + scores[2]) / 2, abs=1e-5)
+    assert f"{name}, v1: mean {scores[1]:.2f}, from {scores[1]:.2f} to {scores[1]:.2f} (1 row)" in summary.in_words()
     dimensions = json.loads((judge_folder / "judge.json").read_text())["dimensions"]
     assert summary.judge == {"dimensions": dimensions, "weights": None, "three_way": {}}
 

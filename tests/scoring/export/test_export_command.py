@@ -17,7 +17,7 @@ from empathy_judge.scoring.export.check import CheckSet, score_all
 from scipy.stats import spearmanr
 
 from ...conftest import output_of
-from ..conftest import saved
+from ...models.conftest import saved
 
 FORMS = {
     "merged": ["--form", "merged"],

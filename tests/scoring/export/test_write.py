@@ -22,7 +22,7 @@ from empathy_judge.scoring.scorer import Scorer
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from ..conftest import saved
+from ...models.conftest import saved
 
 WIDTHS = np.array([4.0, 10.0])  # of the scales
 

@@ -159,5 +159,25 @@ def test_egemaps_measures_what_opensmile_measures(make_buzz):
     assert np.isnan(measures.measure(make_buzz(150.0, 0.05))).all()  # too short for it
 
 
+@pytest.mark.parametrize("gain", [0.5, 0.1, 0.37])
+def test_a_gain_changes_the_sound_level_of_egemaps_alone(make_buzz, gain):
+    """In opensmile 2.6 it changes many (findings/measures_of_half_the_level.sh)."""
+    opensmile = pytest.importorskip("opensmile")
+    from empathy_judge.eval.judges.baselines.acoustic import egemaps
+
+    measures = egemaps()
+    noise = np.random.default_rng(0).normal(0, 2e-4, RATE)
+    syllables = np.clip(np.sin(2 * np.pi * 1.7 * np.arange(RATE) / RATE), 0, 1)
+    clip = (0.8 * make_buzz(150.0, 1.0) * syllables + noise).astype(np.float32)
+    full, quiet = measures.measure(clip), measures.measure(clip * np.float32(gain))
+    level = measures.names.index("equivalentSoundLevel_dBp")
+    assert quiet[level] - full[level] == pytest.approx(20 * np.log10(gain), abs=1e-3)
+    np.testing.assert_allclose(np.delete(quiet, level), np.delete(full, level), rtol=1e-3, atol=1e-4)
+    smile = opensmile.Smile(opensmile.FeatureSet.eGeMAPSv02, opensmile.FeatureLevel.Functionals)
+    itself, half = (smile.process_signal(own, RATE).to_numpy().ravel() for own in (clip, clip * np.float32(0.5)))
+    assert (np.abs(half - itself) > 0.01 * np.abs(itself)).sum() > 15
+    assert measures.measure(np.zeros(RATE, np.float32))[level] < -60  # silence
+
+
 def make_pair(name: str, response: Clip, context: list[Clip]):
     return Pair(name, response, tuple(Turn("user", clip) for clip in context), group_id=name)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.ratings import Dimension
+from empathy_judge.data_modules.schema import Pair
 from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.cache import cache_key
 from empathy_judge.eval.judges.prompted.questions import score_question
@@ -80,6 +83,18 @@ def test_levels_of_other_names_are_not_guessed_at(names, scored):
     body: Any = answer("gemini-decision", {"vocal_empathy": SHARES})
     body["answers"]["vocal_empathy"]["probabilities"] = dict(zip(names, SHARES, strict=True))
     assert scored("gemini-decision", body).row["status"] == "levels missing or foreign"
+
+
+def test_of_a_level_that_is_named_twice_neither_counts(scored):
+    body = json.dumps(answer("systemone", {"vocal_empathy": SHARES, "foreign": SHARES}))
+    levels = f'"0": {SHARES[0]}'
+    twice = f'"0": 0.5, {levels}'
+    settings = ["samples=1", "rubric=plain"]
+    found = scored("systemone", Response(body.replace(levels, twice, 1).encode()), settings=settings)
+    assert (found.row["status"], len(found.requests)) == ("levels missing or foreign", 1)
+    other = scored("systemone", Response(twice.join(body.rsplit(levels, 1)).encode()), settings=settings)
+    assert (other.row["status"], other.row["score"]) == (OK, 4)
+    assert body.count(levels) == 2
 
 
 def test_a_question_without_an_answer_leaves_no_score(scored):
@@ -170,7 +185,6 @@ def test_the_key_of_an_answer_holds_all_questions_in_their_order(opened, make_pa
         ("samples=3", "samples=3 is for models that write; gemini-decision answers once, with probabilities"),
         ("temperature=0.5", "temperature=0.5 is for models that write"),
         ("examples=2", "examples=2 is for models that write"),
-        ("mode=pairwise", "mode=pairwise is for models that write"),
         ("answers=schema", "answers=schema; expected one of levels"),
     ],
 )
@@ -194,6 +208,57 @@ def test_the_name_of_a_judge_has_no_setting_that_it_cannot_change(opened):
 def test_scales_of_too_many_steps_are_refused(dimension, told, opened):
     with pytest.raises(UserError, match=told):
         opened(SPEC, dataset_of([], [], dimension))
+
+
+PAIRWISE = ["mode=pairwise", "samples=1", "opponents=0", "concurrency=1"]
+
+
+def choosing(vendor: str, **shares: Any) -> dict[str, Any]:
+    """What a vendor answers a question of type ``choice``."""
+    chosen = {"type": "choice", "choice": "first", "confidence": 0.1, "probabilities": shares}
+    return {**answer(vendor, {}), "answers": {"vocal_empathy": chosen}}
+
+
+def rivals(make_pairs) -> list[Pair]:
+    first, second = make_pairs(2)
+    return [first, replace(second, context=first.context, group_id=first.group_id)]
+
+
+@pytest.mark.parametrize("vendor", DECIDING)
+def test_two_responses_are_a_choice_in_both_orders(vendor, scored, make_pairs):
+    replies = choosing(vendor, first=0.9, second=0.1), choosing(vendor, second=0.8, first=0.2)
+    found = scored(vendor, *replies, pairs=rivals(make_pairs), settings=PAIRWISE)
+    assert found.table["score"].tolist() == pytest.approx([3 + 2 * 0.7, 3 - 2 * 0.7])
+    (seen,) = found.row["meta"]["orders"]["vocal_empathy"]
+    assert seen == pytest.approx([0.8, -0.6])
+    assert len(found.requests) == 2
+    for request in found.requests:
+        body = request.body["request"] if vendor == "hume" else request.body
+        (asked,) = body["questions"].values()
+        assert (asked["type"], [*asked["criteria"]]) == ("choice", ["first", "second"])
+        assert "1 to 5" in asked["instructions"]
+        assert json.dumps(body).index("First response") < json.dumps(body).index("Second response")
+
+
+@pytest.mark.parametrize(
+    ("shares", "status"),
+    [
+        ({"first": 1}, "levels missing or foreign"),
+        ({"first": 0.5, "third": 0.5}, "levels missing or foreign"),
+        ({"first": 0.4, "second": 0.4, "tie": 0.2}, "levels missing or foreign"),
+        ({"0": 0.5, "1": 0.2}, "probabilities do not sum to 1"),
+        ({"first": 0.5, "second": None}, "probabilities do not sum to 1"),
+    ],
+)
+def test_what_is_no_choice_is_no_verdict(shares, status, scored, make_pairs):
+    body = choosing("systemone", **shares)
+    found = scored("systemone", body, pairs=rivals(make_pairs), settings=PAIRWISE)
+    assert (found.row["status"], len(found.requests)) == (status, 2)
+
+
+def test_a_choice_needs_no_steps(opened):
+    judge = opened(f"{SPEC},mode=pairwise", dataset_of([], [], Dimension("slider", 0, 1)))
+    assert judge.name == "gemini-decision:m@h,mode=pairwise"
 
 
 def test_only_a_decision_model_answers_with_levels():

@@ -1,5 +1,7 @@
 """Audio Flamingo 3: at most three windows of 1 s in the miniature, twenty of 30 s on the hub."""
 
+from typing import Any
+
 import torch
 from empathy_judge.models.backbones.audio_language_model import messages
 from transformers import (
@@ -30,10 +32,15 @@ TEMPLATE = (
 
 
 def build(folder):
+    small(folder, SPECIAL, AudioFlamingo3Config, AudioFlamingo3ForConditionalGeneration, AudioFlamingo3Processor)
+
+
+def small(folder, special, config_class, model_class, processor_class, **further):
+    """A checkpoint of one of the Audio Flamingos; `further` are values of its configuration."""
     ends = dict.fromkeys(("unk_token", "pad_token"), "<|endoftext|>")
-    tokenizer = small_tokenizer(Qwen2Tokenizer, SPECIAL, **ends, eos_token="<|im_end|>")
+    tokenizer = small_tokenizer(Qwen2Tokenizer, special, **ends, eos_token="<|im_end|>")
     extractor = WhisperFeatureExtractor(feature_size=128, chunk_length=1, return_attention_mask=True)
-    config = AudioFlamingo3Config(
+    config = config_class(
         audio_config={
             "model_type": "audioflamingo3_encoder", "num_mel_bins": 128, "hidden_size": 48, "num_hidden_layers": 2,
             "num_attention_heads": 4, "intermediate_size": 96, "max_source_positions": 50,
@@ -43,16 +50,17 @@ def build(folder):
             "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False,
         },
         audio_token_id=tokenizer.convert_tokens_to_ids("<sound>"),
+        **further,
     )  # fmt: skip
-    model = AudioFlamingo3ForConditionalGeneration(config).float()
+    model = model_class(config).float()
     louder(model)
     model.save_pretrained(folder)
-    AudioFlamingo3Processor(extractor, tokenizer, chat_template=TEMPLATE, max_audio_len=3).save_pretrained(folder)
+    processor_class(extractor, tokenizer, chat_template=TEMPLATE, max_audio_len=3).save_pretrained(folder)
 
 
-def official(folder):
-    model = AudioFlamingo3ForConditionalGeneration.from_pretrained(folder).eval()
-    processor = AutoProcessor.from_pretrained(folder)
+def official(folder, model_class: Any = AudioFlamingo3ForConditionalGeneration):
+    model = model_class.from_pretrained(folder).eval()
+    processor: Any = AutoProcessor.from_pretrained(folder)
 
     def run(pair):
         content = joined(*messages(pair), "<sound>")
@@ -65,7 +73,7 @@ def official(folder):
             return inputs["input_ids"], model.model(**inputs).last_hidden_state
         # it takes one clip for each text: it hears them one by one and then reads the text that has all their tokens
         heard = [processor(text="<sound>", audio=[clip]) for clip in clips]
-        spans = ["<sound>" * one["input_ids"].numel() for one in heard]
+        spans = [processor.tokenizer.decode(one["input_ids"][0]) for one in heard]
         inputs = processor.tokenizer(with_spans(chat, "<sound>", spans), return_tensors="pt")
         for name in ("input_features", "input_features_mask"):
             inputs[name] = torch.cat([one[name] for one in heard])

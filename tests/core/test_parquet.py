@@ -81,7 +81,7 @@ def test_files_that_would_fill_the_memory(tmp_path, make, message):
 
 def test_lists_that_would_fill_the_memory(tmp_path, monkeypatch):
     pq.write_table(pa.table({"a": pa.array([[1] * 5_000])}), tmp_path / "a.parquet")
-    monkeypatch.setattr("empathy_judge.data_modules.storage.MAX_VALUES", 4_999)
+    monkeypatch.setattr("empathy_judge.core.parquet.MAX_VALUES", 4_999)
     with pytest.raises(pa.ArrowInvalid, match="5000 values in a row group; expected at most 4999"):
         open_parquet(tmp_path / "a.parquet")
 

@@ -1,0 +1,58 @@
+"""Sheets of Excel, by openpyxl."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import DataError, UserError, shown
+
+_LARGEST = 1 << 30  # bytes of a workbook, unpacked: a small file must not fill the memory
+
+
+def read_sheet(path: Path) -> tuple[tuple[str, ...], list[dict[str, Any]], list[int]]:
+    """The header of the only sheet, its rows without empty ones, and the number of each in the sheet, from 1.
+
+    Values of formulas are those that Excel stored. A number is an int or a float, an empty cell None.
+
+    Raises:
+        UserError: If openpyxl is not installed.
+        DataError: If it is no workbook, is too large, has several sheets, or values in a column without a name.
+    """
+    try:
+        from openpyxl import load_workbook
+    except ImportError:
+        raise UserError(
+            f"{path}: needs openpyxl: pip install 'empathy-judge[excel]'; or save the sheet as CSV UTF-8"
+        ) from None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if sum(part.file_size for part in archive.infolist()) > _LARGEST:
+                raise DataError(f"{path}: more than {_LARGEST >> 30} GiB unpacked; expected a smaller sheet, or CSV")
+        book = load_workbook(path, read_only=True, data_only=True)
+        filled = [(sheet.title, rows) for sheet in book.worksheets if (rows := _filled(sheet))]
+        book.close()
+    except DataError:
+        raise
+    except Exception as error:  # zipfile, XML parsers and openpyxl have no common base
+        raise DataError(f"{path}: not readable as Excel ({type(error).__name__}: {error})") from None
+    if len(filled) != 1:
+        names = ", ".join(shown(name) for name, _ in filled) or "none"
+        raise DataError(f"{path}: sheets that hold something: {names}; expected one (save the others elsewhere)")
+    (_, names), *rows = filled[0][1]
+    header = tuple("" if name is None else str(name) for name in names)
+    width = max(number for number, name in enumerate(header, start=1) if name)
+    for line, values in rows:
+        beyond = [value for name, value in zip(header[:width], values, strict=False) if not name] + [*values[width:]]
+        if any(value is not None for value in beyond):
+            raise DataError(f"{path}, row {line} of the sheet: a value in a column without a name; expected a name")
+    kept = [number for number, name in enumerate(header) if name]
+    table = [{header[n]: values[n] if n < len(values) else None for n in kept} for _, values in rows]
+    return tuple(header[n] for n in kept), table, [line for line, _ in rows]
+
+
+def _filled(sheet: Any) -> list[tuple[int, tuple[Any, ...]]]:
+    """Number and values of the rows that hold something; an empty text is nothing."""
+    rows = ((line, tuple(v if v != "" else None for v in row)) for line, row in enumerate(sheet.values, start=1))
+    return [(line, row) for line, row in rows if any(value is not None for value in row)]
