@@ -11,6 +11,7 @@ aims more directly: where most ratings are equal, a few outliers count for less.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,8 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import rankdata
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GroupKFold
 
 from ..core.errors import counted
 from ..data_modules.folds import even_folds
@@ -41,6 +40,8 @@ MIN_GAIN = 0.01
 WIDTHS: Sequence[float | None] = (None, 0.1, 0.25, 0.6)
 """Candidates: None = ridge; else the factor of the squared distance, whose mean over pairs is 2, in the exponent."""
 PENALTIES = 10.0 ** np.arange(-4, 4.1, 0.5)
+ERRORS = 2.0
+"""Standard errors over groups by which the audio encoder alone must do better for the other blocks to be left out."""
 _FAR = 1e3  # a coordinate far from all standardised features
 _LEAST = 1e-9  # share of the largest eigenvalue; a direction with less is rounding error
 
@@ -52,6 +53,10 @@ class FeatureBatch(NamedTuple):
     targets: np.ndarray  # mean ratings, NaN = not rated `(pairs, dimensions)`
     weights: np.ndarray  # weight of each target, such as its number of ratings `(pairs, dimensions)`
     groups: np.ndarray  # pairs of one group stay in one fold `(pairs,)`
+
+
+_Choice = tuple[float | None, tuple[int, ...]]
+"""Width of a kernel, and the blocks that have no weight."""
 
 
 @dataclass(frozen=True)
@@ -72,19 +77,25 @@ class Solution:
     @property
     def unexplained(self) -> float:
         """Squared error on groups left out, as a share of the variance of the targets; the mean over dimensions."""
-        return self.record["unexplained"][_name(self.record["width"], self.record["omits_first"])]
+        return self.record["unexplained"][_name(self.record["width"], tuple(self.record["omitted"]))]
+
+    @property
+    def omits_first(self) -> bool:
+        """Whether the first block, of the language model, has no weight."""
+        return 0 in self.record.get("omitted", ())
 
     def in_words(self, dimensions: Sequence[Dimension]) -> str:
         """What was chosen, in one line."""
         if "comparisons" in self.record:
             loss = f"log loss {self.record['log_loss']:.3f} on groups left out"
             return f"logistic regression of {counted(self.record['comparisons'], 'comparison')}, {loss}"
-        width, omitted, ranks = self.record["width"], self.record["omits_first"], self.record["ranks"]
+        width, omitted, ranks = self.record["width"], self.record["omitted"], self.record["ranks"]
+        read = ", of the audio encoder alone" if len(omitted) > 1 else ", without the language model" if omitted else ""
         explained = 1 - self.unexplained
         penalties = zip(dimensions, self.record["penalty"], strict=True)
         return (
-            f"{_name(width, False)} kernel on {self.record['pairs']} pairs"
-            f"{', without the language model' if omitted else ''}, explains {explained:.2f} of the variance of "
+            f"{_name(width, ())} kernel on {self.record['pairs']} pairs"
+            f"{read}, explains {explained:.2f} of the variance of "
             f"{'the ranks' if ranks else 'ratings'} of groups left out; penalty "
             f"{', '.join(f'{dimension.name} {penalty:.3g}' for dimension, penalty in penalties)}"
         )
@@ -115,7 +126,7 @@ def fit(
     portions: Iterable[FeatureBatch] | None = None,
     widths: Sequence[float | None] = WIDTHS,
     seed: int = 0,
-    may_omit_first: bool = False,
+    may_omit: bool = False,
     may_rank: bool = False,
 ) -> Solution:
     """Fit all dimensions; they share the kernel, and each has its own penalty.
@@ -127,17 +138,25 @@ def fit(
         portions: All pairs, where `sample` is not all of them.
         widths: Kernels to choose from.
         seed: Seed of the division into folds.
-        may_omit_first: Block 0 gets no weight where that does better on groups left out. A kernel cannot learn by
-            itself that a block says nothing: all its features enter the distance.
+        may_omit: Block 0 gets no weight where that does better on groups left out, and all but block 1 get none where
+            that does better by `ERRORS` standard errors: of ten speakers, a smaller lead was chance
+            (`benchmarks/results/blocks.md`). A kernel cannot learn by itself that a block says nothing: all its
+            features enter the distance.
         may_rank: Ranks among the ratings of the sample, with the mean and deviation of these, replace the ratings of
             all dimensions if predictions for groups left out then agree better by `MIN_GAIN`.
 
     Raises:
         ValueError: If a dimension has ratings of fewer than two groups.
     """
-    first_varies, others_vary = (bool(sample.features[:, part].var(0).any()) for part in (blocks == 0, blocks > 0))
-    omit = ([False, True] if first_varies else [True]) if may_omit_first and others_vary else [False]
-    scales = {omitted: _block_scale(sample.features, blocks, omitted) for omitted in omit}
+    vary = [bool(sample.features[:, blocks == block].var(0).any()) for block in range(int(blocks.max()) + 1)]
+    omit: list[tuple[int, ...]] = [()]
+    if may_omit and any(vary[1:]):
+        omit = [(), (0,)] if vary[0] else [(0,)]
+    others = tuple(block for block in range(len(vary)) if block != 1)
+    alone = others if may_omit and vary[1:2] == [True] and any(vary[2:]) else ()
+    scales = {
+        omitted: scale_blocks(sample.features, blocks, omitted) for omitted in (*omit, *([alone] if alone else ()))
+    }
 
     def ranked(portion: FeatureBatch) -> np.ndarray:
         return _ranks(portion.targets, sample.targets)
@@ -149,30 +168,57 @@ def fit(
         targets = np.concatenate([subset.targets, ranked(subset)], 1)
         subset = subset._replace(targets=targets, weights=np.concatenate([subset.weights, subset.weights], 1))
 
-    def equations_of(width: float | None, omitted: bool, division: int = 0) -> _NormalEquations:
+    def equations_of(width: float | None, omitted: tuple[int, ...], division: int = 0) -> _NormalEquations:
         block_scale = scales[omitted]
         return _NormalEquations(subset.features * block_scale, width, seed + division).add(subset, block_scale)
 
-    # 1. The kernel: the error on groups left out, for every one, with the first block and without it. Dimensions share
-    # the kernel, and each takes the penalty that is best for it
-    candidates = {(width, omitted): equations_of(width, omitted) for omitted in omit for width in widths}
-    losses = {candidate: equations.losses for candidate, equations in candidates.items()}
-    best_of = [min(losses, key=lambda candidate: float(losses[candidate][:, kind].min(0).mean())) for kind in columns]
+    candidates: dict[_Choice, _NormalEquations] = {}
+    known: dict[_Choice, list[tuple[np.ndarray, np.ndarray]]] = {}
+
+    def best_among(choices: Iterable[_Choice], kind: slice) -> _Choice:
+        for choice in (choices := list(choices)):
+            if choice not in candidates:
+                candidates[choice] = equations_of(*choice)
+        return min(choices, key=lambda choice: float(candidates[choice].losses[:, kind].min(0).mean()))
+
+    def measured(choice: _Choice) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Errors and agreement in each division into folds."""
+        if choice not in known:
+            divisions = [candidates[choice], *(equations_of(*choice, n) for n in range(1, DIVISIONS))]
+            known[choice] = [fitted.measure(subset, scales[choice[1]]) for fitted in divisions]
+        return known[choice]
+
+    def leads(choice: _Choice, other: _Choice, kind: slice) -> bool:
+        """Whether its errors are smaller by far more than that differs between groups."""
+        of_choice, of_other = (np.mean([errors for errors, _ in measured(one)], 0) for one in (choice, other))
+        _, group = np.unique(subset.groups, return_inverse=True)
+        gains = np.bincount(group, (of_other - of_choice)[:, kind].mean(1))
+        return bool(gains.sum() > ERRORS * gains.std(ddof=1) * np.sqrt(len(gains)))
+
+    # 1. Kernel and blocks: the error on groups left out, for every width, with the first block and without it.
+    # Dimensions share the kernel, and each takes the penalty that is best for it
+    best_of = []
+    for kind in columns:
+        best = best_among(itertools.product(widths, omit), kind)
+        if alone:
+            other = best_among([(width, alone) for width in dict.fromkeys((widths[0], best[0]))], kind)
+            # Another division may put all ratings of a dimension with few into one fold
+            with suppress(ValueError):
+                best = other if leads(other, best, kind) else best
+        best_of.append(best)
     # 2. Ratings or ranks
     ranks = False
     if may_rank:
-        # Another division may put all ratings of a dimension with few into one fold
         with suppress(ValueError):
-            agreement = {}
-            for best in {*best_of}:
-                divisions = [candidates[best], *(equations_of(*best, n) for n in range(1, DIVISIONS))]
-                agreement[best] = np.mean([fitted.agreement(subset, scales[best[1]]) for fitted in divisions], 0)
-            on_ratings, on_ranks = (agreement[best][kind].mean() for best, kind in zip(best_of, columns, strict=True))
-            ranks = bool(on_ranks > on_ratings + MIN_GAIN)
+            on_ratings, on_ranks = (
+                float(np.mean([agreement for _, agreement in measured(best)], 0)[kind].mean())
+                for best, kind in zip(best_of, columns, strict=True)
+            )
+            ranks = on_ranks > on_ratings + MIN_GAIN
     # 3. What was chosen is fitted to all pairs; where the sample was all of them, the sums are there already
     best, kind = best_of[ranks], columns[ranks]
-    (width, omits_first), equations = best, candidates[best]
-    block_scale = scales[omits_first]
+    (width, omitted), equations = best, candidates[best]
+    block_scale = scales[omitted]
     scaled = sample.features * block_scale
     if portions is not None or len(subset.groups) < len(scaled):
         equations, kind = _NormalEquations(scaled, width, seed), slice(count)
@@ -182,10 +228,13 @@ def fit(
     record = {
         "kernel": "linear" if width is None else "gaussian",
         "width": width,
-        "omits_first": omits_first,
+        "omitted": list(omitted),
         "ranks": ranks,
         "penalty": penalties.tolist(),
-        "unexplained": {_name(*key): float(values[:, columns[ranks]].min(0).mean()) for key, values in losses.items()},
+        "unexplained": {
+            _name(*choice): float(fitted.losses[:, columns[ranks]].min(0).mean())
+            for choice, fitted in candidates.items()
+        },
         "pairs": equations.pairs,
         "landmarks": len(scaled),
     }
@@ -292,21 +341,42 @@ class _NormalEquations:
         betas = (rotated / (values + scale * PENALTIES[:, None])) @ vectors.T
         return betas, (y1 - betas @ x1) / n
 
-    def agreement(self, portion: FeatureBatch, block_scale: np.ndarray) -> np.ndarray:
-        """Spearman `(dimensions,)` between ratings that were added and the predictions for their fold when it is left
-        out: the mean over folds, except those where either is constant; 0 if no fold remains."""
+    def left_out(self, portion: FeatureBatch, block_scale: np.ndarray) -> np.ndarray:
+        """Predictions for pairs that were added, from the folds without them `(pairs, dimensions)`; NaN where a pair is
+        not rated."""
         folds, best, decomposed = self._fold_of(portion.groups), self.losses.argmin(0), dict[int | None, Any]()
-        coordinates, agreements = self._compare(portion.features * block_scale) @ self._map, np.zeros(self._dimensions)
+        coordinates = self._compare(portion.features * block_scale) @ self._map
+        predicted = np.full(portion.targets.shape, np.nan)
+        for dimension in range(self._dimensions):
+            for fold in range(FOLDS):
+                rated = (folds == fold) & ~np.isnan(portion.targets[:, dimension])
+                betas, biases = self._solved(dimension, fold, decomposed)
+                own = best[dimension]
+                predicted[rated, dimension] = coordinates[rated] @ betas[own] + biases[own]
+        return predicted
+
+    def measure(self, portion: FeatureBatch, block_scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What `left_out` is worth.
+
+        Returns:
+            Weighted squared errors as shares of the variance `(pairs, dimensions)`, 0 where a pair is not rated; and
+            Spearman with the ratings `(dimensions,)`, the mean over folds, except those where either is constant; 0 if
+            no fold remains.
+        """
+        folds, predicted = self._fold_of(portion.groups), self.left_out(portion, block_scale)
+        totals = [self._summed(dimension) for dimension in range(self._dimensions)]
+        variance = np.array([yy - y1**2 / n for _, _, _, yy, y1, n in totals])
+        errors = np.nan_to_num(portion.weights * (predicted - portion.targets) ** 2) / np.maximum(variance, 1e-12)
+        agreements = np.zeros(self._dimensions)
         for dimension in range(self._dimensions):
             correlations = []
             for fold in range(FOLDS):
                 rated = (folds == fold) & ~np.isnan(portion.targets[:, dimension])
-                betas, _ = self._solved(dimension, fold, decomposed)
-                predictions, ratings = coordinates[rated] @ betas[best[dimension]], portion.targets[rated, dimension]
+                predictions, ratings = predicted[rated, dimension], portion.targets[rated, dimension]
                 if rated.sum() > 2 and np.ptp(predictions) > 0 and np.ptp(ratings) > 0:
                     correlations.append(np.corrcoef(rankdata(predictions), rankdata(ratings))[0, 1])
             agreements[dimension] = np.mean(correlations) if correlations else 0.0
-        return agreements
+        return errors, agreements
 
     def solve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Weights of the landmarks, biases and penalties of all dimensions."""
@@ -318,46 +388,10 @@ class _NormalEquations:
         return self._map @ betas, biases, PENALTIES[best]
 
 
-def fit_preferences(better: np.ndarray, worse: np.ndarray, blocks: np.ndarray, groups: np.ndarray) -> Solution:
-    """Logistic ridge regression of which response people prefer (Bradley & Terry, 1952) on differences of features
-    `(comparisons, features)`; blocks and groups are as in `fit`.
-
-    Returns:
-        Weights `(features, 1)` in logits; the bias is 0.
-    """
-    block_scale = _block_scale(np.concatenate([better, worse]), blocks)
-    differences = (better - worse) * block_scale
-    # Both directions of each comparison, and no intercept: who is named first must not matter
-    features, labels = np.concatenate([differences, -differences]), np.repeat([1, 0], len(differences))
-    folds = list(GroupKFold(min(FOLDS, len(set(groups.tolist())))).split(features, groups=np.tile(groups, 2)))
-
-    def logistic(strength: float, rows: np.ndarray) -> np.ndarray:
-        model = LogisticRegression(C=strength, fit_intercept=False, max_iter=1_000)
-        return model.fit(features[rows], labels[rows]).coef_[0]
-
-    losses = {
-        strength: sum(
-            np.logaddexp(0, -(features[left_out] @ logistic(strength, rows)) * (2 * labels[left_out] - 1)).sum()
-            for rows, left_out in folds
-        )
-        for strength in 10.0 ** np.arange(-2, 4)
-    }
-    best = min(losses, key=lambda strength: losses[strength])
-    weights = block_scale * logistic(best, np.arange(len(features)))
-    record = {
-        "kernel": "linear",
-        "strength": best,
-        "log_loss": losses[best] / len(features),
-        "comparisons": len(differences),
-    }
-    return Solution(block_scale, None, weights[:, None], np.zeros(1), record)
-
-
-def _block_scale(features: np.ndarray, blocks: np.ndarray, omit_first: bool = False) -> np.ndarray:
+def scale_blocks(features: np.ndarray, blocks: np.ndarray, omitted: Sequence[int] = ()) -> np.ndarray:
     """Factors that make the variances of each block add up to 1 / blocks, where only blocks that vary are counted."""
     totals = np.bincount(blocks, features.var(0))
-    if omit_first:
-        totals[0] = 0.0
+    totals[list(omitted)] = 0.0
     counts = totals > 0
     factors = np.where(counts, 1 / np.sqrt(np.where(counts, totals, 1.0)), 0.0)
     return factors[blocks] / np.sqrt(max(1, counts.sum()))
@@ -379,8 +413,9 @@ def _ranks(targets: np.ndarray, known: np.ndarray) -> np.ndarray:
     return ranked
 
 
-def _name(width: float | None, omitted: bool) -> str:
-    return ("linear" if width is None else f"gaussian {width:g}") + (", without the first block" if omitted else "")
+def _name(width: float | None, omitted: tuple[int, ...]) -> str:
+    read = ", of the second block alone" if len(omitted) > 1 else ", without the first block" if omitted else ""
+    return ("linear" if width is None else f"gaussian {width:g}") + read
 
 
 def _squared_distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:

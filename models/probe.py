@@ -89,7 +89,7 @@ class Probe:
         """
         self._reader, self._rated = reader, rated
         self._choice: dict[str, Any] = {
-            "widths": (None,) if linear else WIDTHS, "may_omit_first": not linear, "may_rank": may_rank,
+            "widths": (None,) if linear else WIDTHS, "may_omit": not linear, "may_rank": may_rank,
         }  # fmt: skip
         self._rows = {pair.pair_id: row for row, pair in enumerate(rated.pairs)}
         self._whole = len(rated.pairs) <= EXACT

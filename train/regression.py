@@ -11,6 +11,8 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GroupKFold
 from torch import distributed as dist
 
 from ..core.processes import say
@@ -19,7 +21,7 @@ from ..data_modules.schema import Pair
 from ..data_modules.splits import kept_together
 from ..data_modules.training_items import directions
 from ..models.backbones.inputs import Inputs
-from ..models.closed_form import Solution, fit_preferences
+from ..models.closed_form import FOLDS, Solution, scale_blocks
 from ..models.heads import ScaleSteps
 from ..models.probe import OfClips, Probe, Rated, compare_as, head_at, shuffled, standardise
 from .features import Precision, all_gather_object, evaluating, rank_and_world_size
@@ -189,7 +191,7 @@ def put_head_at(module: JudgeModule, solution: Solution, *, with_states: bool) -
         dist.broadcast_object_list(shared)
         (solution,) = shared
     if solution.landmarks is not None:
-        with_states = with_states and solution.record["omits_first"]
+        with_states = with_states and solution.omits_first
         compare_as(judge, solution, with_states)
         if with_states:
             solution = replace(solution, weights=np.pad(solution.weights, ((0, judge.backbone.hidden_size), (0, 0))))
@@ -199,3 +201,39 @@ def put_head_at(module: JudgeModule, solution: Solution, *, with_states: bool) -
     with torch.no_grad():
         for name, weight in judge.head.named_parameters():
             weight.copy_(like(head.get_parameter(name).to(weight.device), weight))
+
+
+def fit_preferences(better: np.ndarray, worse: np.ndarray, blocks: np.ndarray, groups: np.ndarray) -> Solution:
+    """Logistic ridge regression of which response people prefer (Bradley & Terry, 1952) on differences of features
+    `(comparisons, features)`; blocks and groups are as in
+    `closed_form.fit`.
+
+    Returns:
+        Weights `(features, 1)` in logits; the bias is 0.
+    """
+    block_scale = scale_blocks(np.concatenate([better, worse]), blocks)
+    differences = (better - worse) * block_scale
+    # Both directions of each comparison, and no intercept: who is named first must not matter
+    features, labels = np.concatenate([differences, -differences]), np.repeat([1, 0], len(differences))
+    folds = list(GroupKFold(min(FOLDS, len(set(groups.tolist())))).split(features, groups=np.tile(groups, 2)))
+
+    def logistic(strength: float, rows: np.ndarray) -> np.ndarray:
+        model = LogisticRegression(C=strength, fit_intercept=False, max_iter=1_000)
+        return model.fit(features[rows], labels[rows]).coef_[0]
+
+    losses = {
+        strength: sum(
+            np.logaddexp(0, -(features[left_out] @ logistic(strength, rows)) * (2 * labels[left_out] - 1)).sum()
+            for rows, left_out in folds
+        )
+        for strength in 10.0 ** np.arange(-2, 4)
+    }
+    best = min(losses, key=lambda strength: losses[strength])
+    weights = block_scale * logistic(best, np.arange(len(features)))
+    record = {
+        "kernel": "linear",
+        "strength": best,
+        "log_loss": losses[best] / len(features),
+        "comparisons": len(differences),
+    }
+    return Solution(block_scale, None, weights[:, None], np.zeros(1), record)

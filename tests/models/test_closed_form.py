@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.models import closed_form
-from empathy_judge.models.closed_form import PENALTIES, FeatureBatch, fit, fit_preferences
+from empathy_judge.models.closed_form import PENALTIES, FeatureBatch, fit
 from scipy.stats import rankdata, spearmanr, zscore
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GroupKFold
@@ -112,18 +112,6 @@ def test_ratings_of_one_group_are_refused():
     assert len(PENALTIES) > 10
 
 
-def test_preferences_are_learned_in_logits():
-    draw = np.random.default_rng(1)
-    first, second = draw.normal(size=(2, 400, 8))
-    lead = 2 * (first[:, 0] - second[:, 0])
-    wins = draw.uniform(size=400) < 1 / (1 + np.exp(-lead))
-    better, worse = np.where(wins[:, None], first, second), np.where(wins[:, None], second, first)
-    found = fit_preferences(better, worse, BLOCKS, np.arange(400) // 4)
-    assert 1.4 < found.weights[0, 0] < 2.6
-    assert np.abs(found.weights[1:]).max() < 0.4
-    assert found.record["log_loss"] < np.log(2) * 0.8
-
-
 FIRST_NINE = np.repeat([0, 1], [9, 3])
 
 
@@ -137,15 +125,53 @@ def bent_by_the_second_block(n: int, seed: int) -> FeatureBatch:
 def test_a_first_block_that_says_nothing_is_omitted_and_one_that_speaks_is_not():
     train, new = bent_by_the_second_block(300, 0), bent_by_the_second_block(200, 1)
     kept = fit(train, FIRST_NINE)
-    chosen = fit(train, FIRST_NINE, may_omit_first=True)
-    assert (kept.record["omits_first"], chosen.record["omits_first"]) == (False, True)
+    chosen = fit(train, FIRST_NINE, may_omit=True)
+    assert (kept.omits_first, chosen.omits_first) == (False, True)
     assert "without the language model" in chosen.in_words([Dimension("empathy", 1, 5, 1)])
     errors = [float(((own.predict(new.features) - new.targets) ** 2).mean()) for own in (kept, chosen)]
     assert errors[1] < 0.6 * errors[0]
     moved = new.features + np.array([5.0] * 9 + [0.0] * 3)
     np.testing.assert_array_equal(chosen.predict(moved), chosen.predict(new.features))
     swapped = train._replace(features=train.features[:, ::-1])  # now the first three carry the ratings
-    assert not fit(swapped, 1 - FIRST_NINE[::-1], may_omit_first=True).record["omits_first"]
+    assert not fit(swapped, 1 - FIRST_NINE[::-1], may_omit=True).omits_first
+
+
+FOUR = np.repeat([0, 1, 2, 3], 6)
+
+
+def spoken_by_the_second_of_four(groups: int, per_group: int, seed: int) -> FeatureBatch:
+    """Block 1 holds the ratings, blocks 2 and 3 hold nothing, and block 0 never varies."""
+    draw = np.random.default_rng(seed)
+    features = draw.normal(size=(groups * per_group, 24)) * (FOUR > 0)
+    targets = np.abs(features[:, 6:7]) + np.abs(features[:, 7:8]) + 0.3 * draw.normal(size=(len(features), 1))
+    return FeatureBatch(features, targets, np.ones_like(targets), np.arange(len(features)) // per_group)
+
+
+def test_the_encoder_alone_is_read_where_far_more_groups_say_so_than_chance():
+    many = spoken_by_the_second_of_four(60, 5, 0)
+    found, new = fit(many, FOUR, may_omit=True), spoken_by_the_second_of_four(40, 5, 1)
+    assert found.record["omitted"] == [0, 2, 3]
+    assert "of the audio encoder alone" in found.in_words([Dimension("empathy", 1, 5, 1)])
+    assert set(found.block_scale[FOUR != 1]) == {0.0}
+    all_blocks = fit(many, FOUR)
+    assert all_blocks.record["omitted"] == []
+    errors = [float(((own.predict(new.features) - new.targets) ** 2).mean()) for own in (found, all_blocks)]
+    assert errors[0] < 0.9 * errors[1]
+    # the first blocks alone, which a judge of a language model reads, are never told apart by this
+    assert fit(many._replace(features=many.features * (FOUR < 2)), FOUR, may_omit=True).record["omitted"] == [0]
+
+
+def test_of_a_few_groups_a_lead_of_the_encoder_may_be_chance(monkeypatch):
+    """The same pairs in five groups, one of which another block speaks of, or in a hundred."""
+    draw = np.random.default_rng(0)
+    features = draw.normal(size=(200, 24)) * (FOUR > 0)
+    others = np.where(np.arange(200) < 40, 1.5, 0.0)[:, None] * np.abs(features[:, 12:13])
+    targets = np.abs(features[:, 6:7]) + others + 0.7 * draw.normal(size=(200, 1))
+    few = FeatureBatch(features, targets, np.ones_like(targets), np.arange(200) // 40)
+    assert fit(few, FOUR, may_omit=True).record["omitted"] == [0]
+    assert fit(few._replace(groups=np.arange(200) // 2), FOUR, may_omit=True).record["omitted"] == [0, 2, 3]
+    monkeypatch.setattr(closed_form, "ERRORS", 0.0)
+    assert fit(few, FOUR, may_omit=True).record["omitted"] == [0, 2, 3]
 
 
 def test_a_block_that_never_varies_takes_no_share():
@@ -224,10 +250,10 @@ def test_a_dimension_that_two_groups_rated_is_fitted_as_without_ranks():
 def test_agreement_is_that_of_ridge_without_each_fold(monkeypatch):
     monkeypatch.setattr(closed_form, "PENALTIES", np.array([0.3]))
     data = portion(dimensions=1)
-    block_scale = closed_form._block_scale(data.features, BLOCKS)
+    block_scale = closed_form.scale_blocks(data.features, BLOCKS)
     scaled, expected = data.features * block_scale, []
     for kept, out in GroupKFold(5, shuffle=True, random_state=0).split(scaled, groups=data.groups):
         ridge = Ridge(alpha=0.3 * len(kept) / 90).fit(scaled[kept], data.targets[kept, 0])  # for so many pairs
         expected.append(spearmanr(ridge.predict(scaled[out]), data.targets[out, 0]).statistic)
-    found = closed_form._NormalEquations(scaled, None, 0).add(data, block_scale).agreement(data, block_scale)[0]
+    found = closed_form._NormalEquations(scaled, None, 0).add(data, block_scale).measure(data, block_scale)[1][0]
     assert found == pytest.approx(np.mean(expected), abs=1e-9)

@@ -72,7 +72,7 @@ def test_it_is_measured_and_calibrated_with_groups_left_out(refit, dataset_folde
     for others, rows in GroupKFold(FOLDS, shuffle=True, random_state=0).split(features, groups=groups):
         assert set(groups[rows]).isdisjoint(groups[others])
         own = FeatureBatch(*(values[others] for values in known))
-        expected[rows] = fit(own, judge.head_input.blocks, may_omit_first=True, may_rank=True).predict(features[rows])
+        expected[rows] = fit(own, judge.head_input.blocks, may_omit=True, may_rank=True).predict(features[rows])
     fitted = scores_of(judge, pairs)
     calibration = json.loads(refit.calibration.read_text())
     assert calibration["splits"] == BOTH

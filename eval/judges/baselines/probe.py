@@ -131,7 +131,7 @@ def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int
                     fitted = FeatureBatch(
                         features[sample], targets[sample], np.ones_like(targets[sample]), groups[sample]
                     )
-                    solution = fit(fitted, judge.head_input.blocks, may_omit_first=True, may_rank=True, seed=seed)
+                    solution = fit(fitted, judge.head_input.blocks, may_omit=True, may_rank=True, seed=seed)
                     predicted[share][repeat, left_out] = solution.predict(features[left_out])
                     sizes[share] = max(sizes[share], len(sample))
     except ValueError as error:
