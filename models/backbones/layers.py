@@ -198,7 +198,7 @@ def recompute_activations(network: nn.Module) -> int:
     return len(layers)
 
 
-_NORMS = re.compile(r"(Qwen2|Qwen2_5Omni|Qwen3OmniMoe(Thinker)?(Text)?|Llama|Gemma3n|Gemma4)RMSNorm")
+_NORMS = re.compile(r"(Qwen2|Qwen2_5Omni|Qwen3|Qwen3OmniMoe(Thinker)?(Text)?|Llama|Gemma3n|Gemma4(Unified)?)RMSNorm")
 """Names of the official classes that `FusedNorm` may stand for."""
 
 

@@ -94,10 +94,13 @@ class WhisperTowerModel(AudioLanguageModel):
         )
         return Clips(extracted["input_features"], extracted["attention_mask"].sum(-1).tolist(), rows)
 
+    def spectrograms(self, clips: Clips) -> Tensor:
+        """What the tower reads `(windows, bins, frames)`, float32."""
+        return log_mel(clips.features, self.extractor) if clips.as_samples else clips.features
+
     def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         tower = self.tower
-        features = log_mel(clips.features, self.extractor) if clips.as_samples else clips.features
-        features = features.to(dtype=tower.conv1.weight.dtype)
+        features = self.spectrograms(clips).to(dtype=tower.conv1.weight.dtype)
         states = nn.functional.gelu(tower.conv1(features))
         lengths = [after_convolutions(length) for length in clips.lengths]
         counts = [_states(length) for length in clips.lengths]

@@ -110,7 +110,7 @@ class Qwen2_5Omni(Thinker, WhisperTowerModel):
     def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         tower = self.tower
         # The tower attends within blocks, and its convolutions do not see beyond them either
-        rows = zip(clips.features.transpose(1, 2), clips.lengths, strict=True)
+        rows = zip(self.spectrograms(clips).transpose(1, 2), clips.lengths, strict=True)
         blocks = [block for row, length in rows for block in row[:length].split(2 * tower.n_window)]
         widths = [len(block) for block in blocks]
         states = pad_sequence(blocks, batch_first=True).transpose(1, 2).to(tower.conv1.weight.dtype)

@@ -21,7 +21,7 @@ from empathy_judge.scoring.artifact import load_any
 from empathy_judge.scoring.ensemble import write_ensemble
 from empathy_judge.scoring.predictor import Predictor, choose_device
 
-from .conftest import clip, saved
+from ..models.conftest import clip, saved
 
 
 def ahead(judge: EmpathyJudge, size: int, **settings) -> Predictor:

@@ -44,7 +44,7 @@ def test_a_log_says_how_far_training_is(train_arguments, tmp_path, capsys, monke
     lines = capsys.readouterr().err.splitlines()
     steps = [line for line in lines if line.startswith("training: ")]
     assert [line.split(",")[0] for line in steps] == [f"training: {done} of 4" for done in (0, 1, 2, 2, 3, 4)]
-    assert steps[0].endswith("time left unknown, epoch 1")
+    assert steps[0].endswith("per second, epoch 1")
     assert steps[-1].endswith("0 s left, epoch 2")
     assert sum(line.startswith("validation: ") for line in lines) >= 2
     train([*words, "--run", str(tmp_path / "quiet"), "--trainer.enable_progress_bar", "false"])

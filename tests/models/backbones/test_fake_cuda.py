@@ -20,7 +20,7 @@ import torch
 from empathy_judge.data_modules.schema import Dimension, Pair, Turn
 from empathy_judge.models.backbones import attention, packing
 from empathy_judge.models.backbones.attention import OneRow
-from empathy_judge.models.backbones.inputs import Inputs
+from empathy_judge.models.backbones.inputs import Inputs, Packed
 from empathy_judge.models.backbones.layers import no_tf32
 from empathy_judge.models.head_input import HeadInput, build_pooling
 from empathy_judge.models.heads import Prediction, build_head
@@ -238,6 +238,12 @@ def zeros(window: EncodedWindow) -> EncodedWindow:
     return window._replace(**{name: torch.zeros(tuple(own.shape)) for name, own in tensors.items() if own is not None})
 
 
+def masked_without_pieces(mask: Callable[..., torch.Tensor], own: Packed, size: int | None) -> torch.Tensor:
+    """The mask of packed rows, which nothing asks for where the kernel reads pieces."""
+    assert own.pieces is None
+    return mask(own, size)
+
+
 class NoCopies(TorchDispatchMode):
     """Refuses to copy what is on a GPU to the CPU, for which the host would wait."""
 
@@ -266,8 +272,8 @@ def scorer(gpu: OnCuda) -> None:
         patch.setattr(Prediction, "to_host", lambda prediction: prediction)
         patch.setattr(attention, "fits_kernel", lambda size: True)  # these towers have heads of 12
         patch.setattr(OneRow, "mask", property(lambda row: pytest.fail("a mask beside the kernel")))
-        if not windowed(judge):  # nothing may call these
-            patch.setattr(attention, "_packed_mask", None)
+        if flash := judge.backbone.reads_text and not windowed(judge):
+            patch.setattr(attention, "_packed_mask", partial(masked_without_pieces, attention._packed_mask))
         patch.setattr(judge, "build_inputs", built)
         patch.setattr(judge, "on_device", lambda made: gpu.fake(made).to(CUDA))
         for name in ("check_text", "question_tokens"):  # on the host
@@ -280,6 +286,7 @@ def scorer(gpu: OnCuda) -> None:
     assert sum(len(rows) for rows, _ in computed.predictions) == len(asked)
     assert on_gpu(*(prediction.score for _, prediction in computed.predictions))
     assert any(made.packed is not None for made in inputs) == judge.backbone.reads_text
+    assert any(made.packed is not None and made.packed.pieces is not None for made in inputs) == flash
 
 
 def windows(gpu: OnCuda) -> None:
