@@ -97,8 +97,8 @@ class ClipEncoder:
         self._states: OrderedDict[Hashable, tuple[EncodedClip, int]] = OrderedDict()  # with their bytes
         self._bytes = 0
         self._facts: OrderedDict[Hashable, ClipFacts] = OrderedDict()
-        stored = store is not None and judge.backbone.has_tower and not judge.trains_tower
-        self._store = ClipStates(judge, store) if stored else None
+        kept = judge.backbone.has_tower and not judge.trains_tower
+        self._store = ClipStates(judge, store) if store is not None and kept else None
         self._batches = batches_for(judge, batch_size, judge.backbone.sampling_rate, tokens)
         self._most_on_device = _OF_FREE_MEMORY * free_bytes(judge.device) if judge.device.type == "cuda" else math.inf
 
