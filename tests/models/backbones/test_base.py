@@ -120,7 +120,7 @@ def test_pairs_that_begin_alike_have_the_scores_that_each_has_alone(
     rows = [(0, 0), (3, 1), (1, 0), (0, 1), (2, 2), (3, 0), (0, 2), (0, 2)]
     asked = [replace(pairs[first], pair_id=f"{n}", response=responses[r]) for n, (first, r) in enumerate(rows)]
     alone = torch.cat([judge(judge.build_inputs([pair]).to(device)) for pair in asked]).cpu()
-    together_whatever_the_padding = mock.patch("empathy_judge.scoring.predictor._PADDED", 10)
+    together_whatever_the_padding = mock.patch("empathy_judge.scoring.batches._PADDED", 10)
     reading = mock.patch.object(judge.backbone, "hidden_states", wraps=judge.backbone.hidden_states)
     with together_whatever_the_padding, reading as read:
         found = dict(Predictor(judge, batch_size=len(asked)).predict(asked))
