@@ -35,6 +35,7 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "gemma4_unified": ("gemma4_unified", "Gemma4Unified"),
     "hubert": ("audio_encoders", "Hubert"),
     "musicflamingo": ("qwen2_audio", "MusicFlamingo"),
+    "nemotron_h_omni": ("nemotron_h_omni", "NemotronHOmni"),
     "qwen2_5_omni": ("qwen_omni", "Qwen2_5Omni"),
     "qwen2_audio": ("qwen2_audio", "Qwen2Audio"),
     "qwen3_asr": ("qwen3_asr", "Qwen3ASR"),
