@@ -41,10 +41,11 @@ class Listener(NemotronH_Omni_Reasoning_V3PreTrainedModel):
 
     def __init__(self, config: NemotronH_Omni_Reasoning_V3_Config) -> None:
         super().__init__(config)
-        audio, text = config.audio_config, config.text_config
-        if audio is None or text.use_bias:  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
-            lacks = "has no audio tower" if audio is None else "has a bias in Mamba, through which padding would be read"
-            raise UserError(f"backbone {config.name_or_path!r}: {lacks}; expected Nemotron 3 Nano Omni")
+        audio: Any = config.audio_config
+        text: Any = config.text_config
+        if audio is None or text.use_bias:
+            what = "has no audio tower" if audio is None else "has a bias in Mamba, by which padding would be read"
+            raise UserError(f"backbone {config.name_or_path!r}: {what}; expected Nemotron 3 Nano Omni")
         self.language_model = NemotronHModel._from_config(text)
         self.audio_tower = ParakeetEncoder._from_config(audio)
         self.embed_audio = NemotronH_Omni_Reasoning_V3MultiModalProjector(

@@ -75,7 +75,7 @@ def build(folder):
 
 def official(folder):
     model: Any = NemotronH_Omni_Reasoning_V3.from_pretrained(folder).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     extractor = ParakeetFeatureExtractor.from_pretrained(folder)
     # its image and video processors cannot be made without torchvision
     with mock.patch.object(NemotronH_Omni_Reasoning_V3Processor, "check_argument_for_proper_class"):
@@ -87,19 +87,15 @@ def official(folder):
         # each clip alone: in a batch the last state of a clip may read the padding behind it
         spans, states = [], []
         for clip in pair.clips:
-            alone = processor(text="<so_embedding>", audio=[clip.samples], return_tensors="pt")
+            alone = processor(text="<so_embedding>", audio=[clip.samples], **{"return_tensors": "pt"})
             spans.append(tokenizer.decode(alone["input_ids"][0]))
             heard = model.get_audio_features(alone["input_features"], alone["input_features_mask"])
             states.append(heard.pooler_output)
         inputs = tokenizer(with_spans(text, "<so_embedding>", spans), return_tensors="pt")
         embeddings = model.get_input_embeddings()(inputs["input_ids"])
-        is_audio = (inputs["input_ids"] == config_of(model))[..., None]
+        is_audio = (inputs["input_ids"] == model.config.audio_token_id)[..., None]
         embeddings = embeddings.masked_scatter(is_audio, torch.cat(states))
         read = model.language_model.model(inputs_embeds=embeddings, attention_mask=inputs["attention_mask"])
         return inputs["input_ids"], read.last_hidden_state
 
     return model, run
-
-
-def config_of(model):
-    return model.config.audio_token_id
