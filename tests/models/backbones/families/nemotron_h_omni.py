@@ -79,7 +79,7 @@ def official(folder):
     extractor = ParakeetFeatureExtractor.from_pretrained(folder)
     # its image and video processors cannot be made without torchvision
     with mock.patch.object(NemotronH_Omni_Reasoning_V3Processor, "check_argument_for_proper_class"):
-        processor = NemotronH_Omni_Reasoning_V3Processor(None, None, tokenizer, extractor)
+        processor: Any = NemotronH_Omni_Reasoning_V3Processor(None, None, tokenizer, extractor)
 
     def run(pair):
         chat = [{"role": own["role"], "content": joined(own, "<so_embedding>")} for own in messages(pair)]
@@ -87,7 +87,7 @@ def official(folder):
         # each clip alone: in a batch the last state of a clip may read the padding behind it
         spans, states = [], []
         for clip in pair.clips:
-            alone = processor(text="<so_embedding>", audio=[clip.samples], **{"return_tensors": "pt"})
+            alone = processor(text="<so_embedding>", audio=[clip.samples], return_tensors="pt")
             spans.append(tokenizer.decode(alone["input_ids"][0]))
             heard = model.get_audio_features(alone["input_features"], alone["input_features_mask"])
             states.append(heard.pooler_output)
