@@ -121,7 +121,10 @@ def check_probe(recipe: Recipe) -> None:
         UserError: If not.
     """
     if not recipe.judge.head_input.of_clips:
-        raise UserError("method probe with judge.head_input.audio none; expected --judge.head_input.audio all_layers")
+        raise UserError(
+            "method probe with judge.head_input.audio none; expected --judge.head_input.audio all_layers, or of a "
+            "backbone without audio tower --judge.head_input.functionals true"
+        )
     if recipe.data.augmentation.active:
         raise UserError("method probe with augmentation: it reads every clip once; expected none")
 
