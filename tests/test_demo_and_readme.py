@@ -46,8 +46,7 @@ from .serving.services import live
 README = ROOT / "README.md"
 # Pages whose `sh` blocks are run after those of the README, in this order
 RUN_PAGES = (
-    "howto/score-clips.md", "howto/import-data.md", "howto/train.md",
-    "tutorials/compare-with-gpt-and-gemini.md", "howto/decision-models.md", "howto/serve.md",
+    "howto/score-clips.md", "howto/import-data.md", "howto/train.md", "howto/prompted-judges.md", "howto/serve.md",
 )  # fmt: skip
 # Installation is what continuous integration does before any test
 INSTALLATION = ("git clone", "make ")

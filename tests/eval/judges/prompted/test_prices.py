@@ -18,7 +18,7 @@ def test_every_model_that_retires_has_a_price_while_it_lives():
 
 
 def test_the_page_has_all_prices_and_last_days():
-    page = (DOCS / "reference" / "judges.md").read_text(encoding="utf-8")
+    page = (DOCS / "howto" / "prompted-judges.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([^`]+:[^`]+)` \|(.*)\|$", page.partition("## Prices")[2], flags=re.MULTILINE)
     told = {model: [cell.strip() for cell in cells.split("|")][:4] for model, cells in rows}
     days = {model: day.isoformat() for model, day in RETIRED.items()}
