@@ -244,7 +244,10 @@ def test_code_of_pages_runs(workplace, tmp_path, monkeypatch, capsys):
     assert main(["calibrate", "demo/judge", "--data", "demo/data", "--split", "validation"]) == 0
     capsys.readouterr()
     # the last block is a pipeline of Ray
-    _run(python_blocks(DOCS / "howto" / "score-clips.md")[:-1], pairs=[("demo/my/context.wav", "demo/my/response.wav")] * 2)
+    _run(
+        python_blocks(DOCS / "howto" / "score-clips.md")[:-1],
+        pairs=[("demo/my/context.wav", "demo/my/response.wav")] * 2,
+    )
     first, *lines = capsys.readouterr().out.splitlines()
     (score,) = re.findall(r"^\{'vocal_empathy': ([1-5]\.\d+)\}$", first)
     points, low, high, label = lines[0].split(maxsplit=3)
