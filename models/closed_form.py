@@ -164,7 +164,8 @@ def fit(
         return _ranks(portion.targets, sample.targets)
 
     # Ratings and ranks side by side, since most of the time is spent on what does not depend on the targets
-    # Each candidate decomposes a matrix of all landmarks, which takes the cube of their number: a part is enough to choose
+    # A candidate decomposes a matrix of all landmarks, in time that grows with the cube of their number: it is chosen
+    # on a part of them
     subset, count = FeatureBatch(*(values[:MODEL_SELECTION_SIZE] for values in sample)), sample.targets.shape[1]
     columns = [slice(count), slice(count, 2 * count)] if may_rank else [slice(count)]
     if may_rank:
