@@ -281,7 +281,7 @@ def reward_of(
     low, high = limits
     if isinstance(found, AudioError):
         return Reward(low if found.kind in ENDED else None, None, found.kind, str(found))
-    # The policy has not made the context, and must not be paid or punished for it
+    # The context is not the doing of the policy
     warned = {caution.code: caution.text for caution in found.warnings if caution.about != "context"}
     if "no_speech" in warned:
         return Reward(low, None, "no_speech", warned["no_speech"])
