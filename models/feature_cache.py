@@ -26,9 +26,10 @@ from .backbones.audio_language_model import AudioLanguageModel
 from .backbones.configuration import in_json
 from .backbones.inputs import Inputs
 from .backbones.layers import capture_outputs, passing_on
-from .judge import EmpathyJudge, EncodedClip, EncodedWindow
+from .judge import EmpathyJudge
 from .lora import part_of
 from .settings import LongClips
+from .windows import EncodedClip, EncodedWindow
 
 _VERSION = "2"
 """Changes whenever the same weights and content could give other states."""

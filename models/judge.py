@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from .head_input import HeadInput, build_pooling
 from .heads import Head, Prediction, build_head
 from .lora import PeftModel, adapt, cast_adapters, trained_in_full, weights_of
 from .settings import BuiltSettings, JudgeSettings, LongClips
+from .windows import MOST_WINDOWS, ClipInputs, EncodedClip, EncodedWindow, WindowFacts, rows_of_windows
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OWN = ("head.", "head_input.", "pooling.")
@@ -32,37 +33,6 @@ OWN = ("head.", "head_input.", "pooling.")
 Moved = TypeVar("Moved", bound=Movable)
 
 
-class WindowFacts(NamedTuple):
-    """What the host knows of a window of a clip: its number of audio tokens, how many of these are not padding, its
-    weight in the clip, and what the head reads of the signal (`EncodedWindow.functionals`)."""
-
-    tokens: int
-    real: int
-    weight: float
-    functionals: Tensor | None
-
-
-class EncodedWindow(NamedTuple):
-    """An encoded window of a clip."""
-
-    states: Tensor  # audio states `(states, audio size)`
-    real_tokens: int  # how many of its audio tokens are no padding
-    weight: float = 1.0  # among the windows of the clip (`voiced_shares`)
-    layers: Tensor | None = None  # see `Inputs.layers` `(layers, 2, layer size)`; None where no head reads it
-    functionals: Tensor | None = None  # see `Inputs.functionals` `(measures,)`; None where no head reads it
-
-    def to(self, device: torch.device) -> EncodedWindow:
-        """The same on another device; `functionals` are on the CPU."""
-        layers = None if self.layers is None else self.layers.to(device)
-        return self._replace(states=self.states.to(device), layers=layers)
-
-
-ClipInputs = tuple[list[list[WindowFacts]], Clips]
-"""What is known of the windows of each clip, and what the audio tower reads of them."""
-EncodedClip = list[EncodedWindow]
-"""A clip is one window, unless it is longer than the maximum audio length and may be cut."""
-MOST_WINDOWS = 100
-"""Most windows in which a pair is read: those of its response times those of each context turn."""
 _KEPT_QUESTIONS, _KEPT_CHARACTERS = 10_000, 1_000
 """Situations whose number of tokens is remembered, and the longest of them."""
 _LONGEST = 3_600.0
@@ -209,7 +179,7 @@ class EmpathyJudge(nn.Module):
             place = {source: number for number, source in enumerate(distinct)}
             rows, asked, weights = [[place[source] for source in row] for row in sources], pairs, None
         else:
-            rows, asked, weights = _in_windows(pairs, sources, dict(zip(distinct, facts, strict=True)))
+            rows, asked, weights = rows_of_windows(pairs, sources, dict(zip(distinct, facts, strict=True)))
         counts = [[windows[number].tokens for number in row] for row in rows]
         for pair, row in zip(asked, counts, strict=True):
             try:
@@ -433,22 +403,3 @@ class EmpathyJudge(nn.Module):
         if len(samples) <= self.backbone.max_seconds * rate:
             return [samples]
         return np.array_split(samples, self._windows(len(samples), long_clips)[0])
-
-
-def _in_windows(
-    pairs: Sequence[Pair], sources: Sequence[Sequence[AudioSource]], clips: Mapping[AudioSource, Sequence[WindowFacts]]
-) -> tuple[list[tuple[int, ...]], list[Pair], Tensor]:
-    """What pairs are read in where some clips have several windows: a row for each combination of the windows of a
-    pair's clips.
-
-    Returns:
-        For each row the numbers of its windows, and its pair; and the weight of each row in each pair `(pairs, rows)`.
-    """
-    number = itertools.count()
-    numbers = {source: [next(number) for _ in windows] for source, windows in clips.items()}
-    windows = list(itertools.chain(*clips.values()))
-    combinations = [list(itertools.product(*(numbers[source] for source in row))) for row in sources]
-    asked = [pair for pair, choices in zip(pairs, combinations, strict=True) for _ in choices]
-    # a row weighs the product of its windows; those of a pair sum to 1
-    weights = [[math.prod(windows[n].weight for n in row) for row in choices] for choices in combinations]
-    return list(itertools.chain(*combinations)), asked, torch.block_diag(*(torch.tensor([own]) for own in weights))

@@ -16,8 +16,9 @@ from ..audio.prosody import ClipFacts, clip_facts
 from ..core.disk_store import DiskStore
 from ..core.errors import AudioError
 from ..models.feature_cache import ClipStates
-from ..models.judge import ClipInputs, EmpathyJudge, EncodedClip
+from ..models.judge import EmpathyJudge
 from ..models.settings import LongClips
+from ..models.windows import ClipInputs, EncodedClip
 from .batches import READ_AHEAD, SERIAL, Workers, batches_for, free_bytes, pinned
 
 KEPT_BYTES = 512 * 2**20

@@ -25,8 +25,9 @@ from ..data_modules.schema import DatasetCard, Dimension, Pair
 from ..models.backbones.inputs import Inputs
 from ..models.backbones.packing import MAX_PACKED_FRACTION
 from ..models.heads import Prediction, combine
-from ..models.judge import MOST_WINDOWS, EmpathyJudge, EncodedClip
+from ..models.judge import EmpathyJudge
 from ..models.settings import LongClips, Quantization
+from ..models.windows import MOST_WINDOWS, EncodedClip
 from .artifact import LoadedJudge, Placement, load_any
 from .batches import Workers, batch_tokens, batches_for, pinned
 from .clip_encoder import KEPT_BYTES, ClipEncoder, OpenedClip
