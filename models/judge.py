@@ -89,6 +89,7 @@ class EmpathyJudge(nn.Module):
         # PEFT's model holds the whole network: as a module of its own it would register each weight a second time
         self.adapter: tuple[PeftModel | None] = (adapt(self.backbone, settings.lora),)
         self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size)
+        # Before any data is read: otherwise the first batch would fail, after an hour of caching
         if settings.head_input.audio != "none" and not self.backbone.has_tower:
             layers, name = settings.head_input.audio, self.backbone.name
             raise UserError(f"head_input.audio {layers}: backbone {name} has no audio tower to read; expected none")
@@ -128,6 +129,7 @@ class EmpathyJudge(nn.Module):
         """What the head reads `(pairs, features)`, float32. With `untrained` False, states that no pre-trained weights
         make (`Backbone.untrained_states`) are 0, and the audio states of which they would be made are not read."""
         inputs = inputs if inputs.clips is None else self.with_encoded_audio(inputs)
+        # Zeros and not noise: a regression on states of a random fusion would fit that very fusion
         if untrained or not self.backbone.untrained_states:
             pooled = self.pool_states(self.backbone.hidden_states(inputs), inputs)
         else:
@@ -161,6 +163,7 @@ class EmpathyJudge(nn.Module):
             TextError: If a situation cannot be read, or a pair has more tokens than the backbone has positions.
         """
         sources = [pair.clips for pair in pairs]
+        # A context of many responses is decoded and encoded once
         distinct = list(dict.fromkeys(itertools.chain(*sources)))
         clips = states = layers = None
         if audio is None:
@@ -233,6 +236,7 @@ class EmpathyJudge(nn.Module):
             lengths = [math.ceil(seconds[source] * self.backbone.sampling_rate) for source in pair.clips]
             windows = [self._windows(samples, self.settings.long_clips) for samples in lengths]
             audio = sum(self.backbone.audio_tokens(samples) for _, samples in windows)
+            # Exact, since batches are planned by it: a pair that is longer than planned would pass the memory
             counts.append(math.prod(number for number, _ in windows) * (self.question_tokens(pair) + audio))
         return np.array(counts, dtype=np.int64)
 
@@ -260,6 +264,7 @@ class EmpathyJudge(nn.Module):
         clips = len(pair.context) + 1
         _, mask, _ = self.ask([pair], [[1] * clips])
         tokens = int(mask.sum()) - clips
+        # Long situations are mostly told once, and would fill the memory
         if len(pair.situation or "") <= _KEPT_CHARACTERS:
             if len(known) >= _KEPT_QUESTIONS:
                 known.clear()
@@ -321,6 +326,7 @@ class EmpathyJudge(nn.Module):
         can be used in training and in scoring.
         """
         statistics = LayerStatistics() if self.settings.head_input.audio != "none" else None
+        # So that a state is the same on a CPU and a GPU, in training and in scoring
         with no_tf32():
             if self.trains_tower:
                 states = self.backbone.encode_audio(clips, statistics)
@@ -337,6 +343,7 @@ class EmpathyJudge(nn.Module):
     def trained(self) -> dict[str, Tensor]:
         """As `trainable`, but also in a loaded judge, in which no weight is trainable any more; and with the buffers
         that are taken from the training split once: scales, landmarks."""
+        # By name and not by `requires_grad`, which a judge that was loaded to score has nowhere
         in_full = {f"network.{name}" for name in self.trained_in_full()}
         trained = {
             name: weight
@@ -349,6 +356,7 @@ class EmpathyJudge(nn.Module):
         """Let the head read how near a pair is to each landmark `(landmarks, features)` in place of features, and with
         `beside` also the state of the language model. The head is new. See `HeadInput`.
         """
+        # Scales that were taken from the training split stay: the new input reads the same features
         before, device = self.head_input, self.device
         settings = replace(self.settings.head_input, landmarks=len(landmarks), beside_landmarks=beside)
         self.settings = replace(self.settings, head_input=settings)
@@ -402,4 +410,5 @@ class EmpathyJudge(nn.Module):
         samples = decode(source, rate, limit)
         if len(samples) <= self.backbone.max_seconds * rate:
             return [samples]
+        # Equal parts: a last window of a fraction of a second would hold no speech
         return np.array_split(samples, self._windows(len(samples), long_clips)[0])

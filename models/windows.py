@@ -61,6 +61,7 @@ def rows_of_windows(
     number = itertools.count()
     numbers = {source: [next(number) for _ in windows] for source, windows in clips.items()}
     windows = list(itertools.chain(*clips.values()))
+    # Each window of the response with each of the context, since any part may be what is answered
     combinations = [list(itertools.product(*(numbers[source] for source in row))) for row in sources]
     asked = [pair for pair, choices in zip(pairs, combinations, strict=True) for _ in choices]
     # a row weighs the product of its windows; those of a pair sum to 1
