@@ -89,7 +89,7 @@ class EmpathyJudge(nn.Module):
         # PEFT's model holds the whole network: as a module of its own it would register each weight a second time
         self.adapter: tuple[PeftModel | None] = (adapt(self.backbone, settings.lora),)
         self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size)
-        # Before any data is read: otherwise the first batch would fail, after an hour of caching
+        # Refused here: the first batch would fail with shapes, which name no setting
         if settings.head_input.audio != "none" and not self.backbone.has_tower:
             layers, name = settings.head_input.audio, self.backbone.name
             raise UserError(f"head_input.audio {layers}: backbone {name} has no audio tower to read; expected none")
@@ -326,7 +326,7 @@ class EmpathyJudge(nn.Module):
         can be used in training and in scoring.
         """
         statistics = LayerStatistics() if self.settings.head_input.audio != "none" else None
-        # So that a state is the same on a CPU and a GPU, in training and in scoring
+        # States of a GPU then differ from those of a CPU by rounding alone
         with no_tf32():
             if self.trains_tower:
                 states = self.backbone.encode_audio(clips, statistics)
