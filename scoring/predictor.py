@@ -36,8 +36,8 @@ SPREAD = "auto"
 _ON_CPU, _ON_GPU = 16, 128  # most pairs of a forward pass
 _SORTED_BATCHES = 4
 """Batches whose pairs are sorted by length together, on a CPU."""
-_SORTED_PAIRS = 1024
-"""Pairs that are sorted together on a GPU; the first are fewer, so that it starts early."""
+_SORTED_PAIRS, _FIRST_PAIRS = 1024, 32
+"""Pairs that are sorted together on a GPU, and the first of them, which are fewer, so that it starts early."""
 
 
 class ScoredPair(NamedTuple):
@@ -158,7 +158,7 @@ class Predictor:
 
     def _read(self, pairs: Iterator[Pair | AudioError], workers: Workers) -> Iterator[_Window]:
         """Windows of pairs, whose clips begin to be decoded."""
-        size = self.batch_size if self.ahead else self.batch_size * _SORTED_BATCHES
+        size = min(self.batch_size, _FIRST_PAIRS) if self.ahead else self.batch_size * _SORTED_BATCHES
         while given := list(itertools.islice(pairs, size)):
             clips = dict.fromkeys(source for pair in given if isinstance(pair, Pair) for source in pair.clips)
             member = 0 if self.judge.trains_tower else None  # of an ensemble, the first
