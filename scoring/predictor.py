@@ -28,7 +28,7 @@ from ..models.heads import Prediction, combine
 from ..models.judge import MOST_WINDOWS, EmpathyJudge, EncodedClip
 from ..models.settings import LongClips, Quantization
 from .artifact import LoadedJudge, Placement, load_any
-from .batches import Workers, batch_tokens, batches_for, pinned
+from .batches import SERIAL, Workers, batch_tokens, batches_for, pinned
 from .clip_encoder import KEPT_BYTES, ClipEncoder, OpenedClip
 
 SPREAD = "auto"
@@ -135,7 +135,7 @@ class Predictor:
     def run(self, pairs: Iterable[Pair | AudioError]) -> Iterator[ScoredPair]:
         """Yield all that was found of each pair, in order; an error in place of a pair comes out as it is."""
         judge, computed = self.judge, deque[_Window]()
-        with Workers(self.ahead) as workers:
+        with Workers(True) if self.ahead else SERIAL as workers:
             windows = self._read(iter(pairs), workers)
             try:
                 for window in _one_ahead(windows) if self.ahead else windows:
@@ -159,10 +159,14 @@ class Predictor:
     def _read(self, pairs: Iterator[Pair | AudioError], workers: Workers) -> Iterator[_Window]:
         """Windows of pairs, whose clips begin to be decoded."""
         size = min(self.batch_size, _FIRST_PAIRS) if self.ahead else self.batch_size * _SORTED_BATCHES
+        before: dict[AudioSource, None] = {}
         while given := list(itertools.islice(pairs, size)):
             clips = dict.fromkeys(source for pair in given if isinstance(pair, Pair) for source in pair.clips)
             member = 0 if self.judge.trains_tower else None  # of an ensemble, the first
-            yield _Window(given, workers.read(clips, partial(self._encoder.open, member=member)))
+            # what the window before holds is known by the time that it is asked for
+            new = [source for source in clips if source not in before]
+            yield _Window(given, workers.read(new, partial(self._encoder.open, member=member)))
+            before = clips
             if self.ahead:
                 size = max(size, min(2 * size, _SORTED_PAIRS))
 
@@ -214,7 +218,7 @@ class Predictor:
         if self._counts_tokens:
             lengths = _tokens(judge, ordered, states, packed)
         else:
-            lengths = [_states(states, pair.clips) for pair in ordered]
+            lengths = [_states(states, sources[first]) for first, *_ in order]
 
         def inputs(rows: slice) -> Inputs:
             with torch.inference_mode(), self._asking:  # a tokenizer serves one thread at a time

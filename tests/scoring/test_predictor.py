@@ -185,6 +185,15 @@ def test_scores_are_read_once_the_next_window_was_started(judge, monkeypatch):
     assert not any(name.startswith(("decoding", "inputs")) for name in names)
 
 
+def test_a_clip_of_many_windows_is_decoded_once(judge, monkeypatch):
+    """Also where it is in the next window before it was encoded in its first."""
+    watched, context = Watched(judge, monkeypatch), (Turn("user", clip(0.3)),)
+    pairs = [replace(pair, context=context) for pair in of_own_lengths(14)]
+    assert len(list(ahead(judge, 2).predict(pairs))) == 14
+    decoded = [what for what in watched.happened if what.startswith("decoded")]
+    assert len(decoded) == len(set(decoded)) == 15
+
+
 @pytest.mark.parametrize("place", ["questions", "pass"])
 def test_results_of_the_windows_before_an_error_are_not_lost(place, judge, monkeypatch):
     """Windows of 2, 4 and 8 pairs; the error is in the third."""
