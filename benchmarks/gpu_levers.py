@@ -67,7 +67,7 @@ def plan(options: argparse.Namespace, load: Measure) -> Iterator[tuple[str, str,
     """Piece, way, what measures it, and its deadline in seconds. What needs no judge comes first."""
     yield "machine", "", lambda _: machine(options), 20
     yield "layer", "", lambda _: layer(options), 60
-    yield "load", "", load, 90
+    yield "load", "", partial(with_adapters, load), 90
     yield "profile", "as it is", partial(profile, out=options.out), 60
     for count, (name, _) in enumerate([("all levers off", None), *LEVERS]):
         yield "levers", name if count == 0 else f"+ {name}", partial(scored, on=count), 30
@@ -214,6 +214,17 @@ def switched_off(levers: Sequence[tuple[str, dict[str, Any] | None]]) -> Iterato
                 except AttributeError as error:
                     raise Absent(f"{lever}: not in this build ({error})") from None
         yield
+
+
+def with_adapters(load: Measure, bench: Any) -> dict[str, Any]:
+    """Load a judge, whose adapters then change its states, as trained ones do: new ones add nothing, and scores would
+    say nothing of how they are computed."""
+    result = load(bench)
+    torch.manual_seed(0)
+    for name, weight in result["bench"].judge.network.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.02)
+    return result
 
 
 def adapters_in(judge: EmpathyJudge, dtype: torch.dtype) -> None:

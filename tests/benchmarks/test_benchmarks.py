@@ -234,8 +234,9 @@ class TestGpu:
         rows = json.loads((tmp_path / "gpu.json").read_text())
         assert [row["piece"] for row in rows[:4]] == ["machine", "layer", "load", "profile"]
         scored = [row for row in rows if row["piece"] == "levers" and "left_out" not in row]
-        # a float32 judge on a CPU: another order of sums
-        assert all(row["largest_difference"] < 1e-4 for row in scored)
+        # in bfloat16, with adapters that change the states: each lever rounds in another place
+        assert scored[0]["largest_difference"] == 0
+        assert all(0 < row["largest_difference"] < 0.1 for row in scored[1:])
         assert not [row for row in rows if "not in this build" not in row.get("left_out", "not in this build")]
         assert (tmp_path / "gpu_trace.json.gz").stat().st_size > 1_000
         assert "aten::" in (tmp_path / "gpu_kernels.txt").read_text()
