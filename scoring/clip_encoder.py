@@ -173,7 +173,8 @@ class ClipEncoder:
             if workers.ahead and waiting > READ_AHEAD:
                 self._compute(decoded, result, workers)
                 decoded, waiting = [], 0
-        self._compute(decoded, result, workers)
+        if decoded:
+            self._compute(decoded, result, workers)
         return result
 
     def _compute(self, decoded: list[_Decoded], result: Encoded, workers: Workers) -> None:
