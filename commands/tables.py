@@ -190,7 +190,7 @@ class Leaderboard(Printing):
         scores (SCORES): files of scores, see above
         json: print JSON (fields: docs/reference/report-fields.md)
         by (COLUMN): column that names the system
-        ratings: pair dataset, or table with pair_id, rater_id, dimension and score
+        ratings: pair dataset, or table with pair_id, rater_id, dimension and score, or wide, as `agreement` takes it
         dimension (NAME): compare on these (default: all)
         baseline (SYSTEM): compare the others with this one (default: the best)
         fail_if_worse (POINTS): end with code 1, see above; needs --baseline
