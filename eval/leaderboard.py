@@ -109,8 +109,8 @@ def leaderboard(
 
 
 def failures(report: LeaderboardReport, margin: float) -> list[str]:
-    """Why systems do not pass beside the baseline, a line each: worse at the 5 % level, and by more than `margin` rating
-    points in the estimate, or not to be told. Empty = all pass."""
+    """Why systems do not pass beside the baseline, a line each: worse at the 5 % level and, in the estimate, by more
+    than `margin` rating points, or not to be told. Empty = all pass."""
     lines = []
     for board in report.boards:
         for row in board.against:
