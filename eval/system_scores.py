@@ -34,7 +34,7 @@ ScoreFiles = str | Path | Sequence[str | Path] | Mapping[str, str | Path]
 GROUP = "group_id"
 _OWN = (PAIR_ID, GROUP, "system", "warnings", "seconds")  # columns of `Answers.rows` beside dimensions
 # How columns of ratings are called, and what maps others
-_NAMES = Names(PAIR_ID, "rater_id", "columns called so, or import table --rating-column", ())
+_NAMES = Names(PAIR_ID, "rater_id", "import table --rating-column", ())
 # Parts of a job's identity without which scores do not mean the same
 _SAME = ("judge", "backbone", "quantization", "long clips")
 
@@ -127,7 +127,7 @@ def _dimensions(tables: Sequence[SourceTable], wanted: Sequence[str] | None) -> 
     """The dimensions that all files have, or those that are asked for."""
     if wanted:
         return tuple(wanted)
-    of_each = [dimensions_of(table.columns) for table in tables]
+    of_each = [dimensions_of(table.columns, table.rows) for table in tables]
     shared = [name for name in of_each[0] if all(name in names for names in of_each)]
     if not shared:
         raise UserError(f"{tables[0].path}: no column says what is a dimension; expected --dimension NAME")

@@ -30,7 +30,7 @@ from ...data_modules.embedded_tables import has_bytes, parquet_tables, python_ro
 from ...data_modules.ratings import A_NAME, is_name
 from ...data_modules.schema import Pair, Turn
 from ...data_modules.tables import check_file, check_header, csv_rows, is_text, jsonl_rows, plain_text
-from ..score_table import Column
+from ..score_table import COPIED, Column
 
 COLUMNS = ("pair_id", "context_audio", "response_audio", "situation")
 """Columns that pairs are made of."""
@@ -141,7 +141,7 @@ class Manifest:
             own = name
             # Scores that are scored again may have both names
             while own in taken or (own != name and own in used):
-                own = f"manifest_{own}"
+                own = f"{COPIED}{own}"
             used.add(own)
             columns[name] = Column(own, "text")
         return columns
