@@ -121,7 +121,8 @@ def cells_of(dimension: str) -> LongCells:
 
 def long_cells(columns: Collection[str], rows: Iterable[Mapping[str, object]]) -> list[LongCells]:
     """Where a row of a table with these columns, in either form, has what a long table says of each dimension."""
-    wide = STATUS in columns and "dimension" not in columns  # a wide table has rows without scores
+    # A wide table has rows without scores, and may have copied a column `dimension`
+    wide = STATUS in columns and not {"dimension", "score"} <= {*columns}
     own = [cells_of(name) for name in dimensions_of(columns, rows)] if wide else []
     return own or [LongCells(None, "score", "uncertainty", DISTRIBUTION)]
 
