@@ -14,7 +14,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..core.errors import DataError, UserError, names_shown, shown
 from ..core.files import file_hash
-from ..core.numerals import to_number
+from ..data_modules.layouts import (
+    Names,
+    ScoreColumn,
+    column_names,
+    read_rating_tables,
+    score_cells,
+    score_columns,
+    with_numbers,
+)
 from ..data_modules.ratings import A_NAME, LARGEST, RATING_COLUMNS, check_ratings, is_name, same_range
 from ..data_modules.schema import Dimension, PairDataset
 from ..data_modules.tables import SourceTable, plain_text, read_table
@@ -25,6 +33,8 @@ ScoreFiles = str | Path | Sequence[str | Path] | Mapping[str, str | Path]
 """A file, several, or system -> the file of its responses; a text ``NAME=FILE`` is one of these."""
 GROUP = "group_id"
 _OWN = (PAIR_ID, GROUP, "system", "warnings", "seconds")  # columns of `Answers.rows` beside dimensions
+# How columns of ratings are called, and what maps others
+_NAMES = Names(PAIR_ID, "rater_id", "import table --rating-column", ())
 # Parts of a job's identity without which scores do not mean the same
 _SAME = ("judge", "backbone", "quantization", "long clips")
 
@@ -117,7 +127,7 @@ def _dimensions(tables: Sequence[SourceTable], wanted: Sequence[str] | None) -> 
     """The dimensions that all files have, or those that are asked for."""
     if wanted:
         return tuple(wanted)
-    of_each = [dimensions_of(table.columns) for table in tables]
+    of_each = [dimensions_of(table.columns, table.rows) for table in tables]
     shared = [name for name in of_each[0] if all(name in names for names in of_each)]
     if not shared:
         raise UserError(f"{tables[0].path}: no column says what is a dimension; expected --dimension NAME")
@@ -193,20 +203,27 @@ def read_ratings(ratings: str | Path, answers: Answers) -> Ratings:
 
 
 def _rating_table(path: Path, judged: Mapping[str, Dimension | None]) -> pd.DataFrame:
-    """The rows of a table that rate the judge's dimensions, checked; an empty score is none. People may rate between
-    the steps of the judge."""
-    source = read_table(path)
-    for name in RATING_COLUMNS:
-        if name not in source.columns:
-            expected = f"it has {names_shown(source.columns)}; expected {', '.join(RATING_COLUMNS)}"
-            raise DataError(f"{path}: no column {name!r}; {expected}")
-    cells = [[plain_text(row.get(name)) for name in RATING_COLUMNS[:3]] for row in source.rows]
-    scores = [to_number(row.get("score")) for row in source.rows]
-    given = [n for n, row in enumerate(cells) if row[2] in judged and plain_text(scores[n]) is not None]
-    rows = [(*cells[n], scores[n]) for n in given]
+    """The ratings on the judge's dimensions in a table of any layout of `layouts`, checked; an empty score is none.
+    People may rate between the steps of the judge."""
+    (table,) = read_rating_tables([path], _NAMES)
+    names = column_names(table, {}, _NAMES)
+    if {*RATING_COLUMNS} <= names.keys():  # further columns may be called as dimensions are
+        columns = [ScoreColumn(names["score"])]
+    else:
+        there = [name for name in judged if any(own.partition(":")[0] == name for own in table.columns)]
+        columns = score_columns(table, names, _NAMES, there or list(judged))
+    own = [cell for cell in score_cells(table, names, columns, {}) if cell.dimension in list(judged)]
+    scales = {name: scale for name, scale in judged.items() if scale is not None}
+    cells = [cell for cell in with_numbers(own, scales) if plain_text(cell.score) is not None]
+    rows = [(cell.item, cell.annotator, cell.dimension, cell.score) for cell in cells]
     frame = pd.DataFrame(rows, columns=pd.Index(RATING_COLUMNS), dtype=object)
     ends = {
         name: (-LARGEST / 2, LARGEST / 2) if own is None else (own.minimum, own.maximum) for name, own in judged.items()
     }
-    scales = [Dimension(name, *own) for name, own in ends.items()]
-    return check_ratings(frame, {*frame["pair_id"]}, scales, path, lambda n, column: source.place(given[n], column))
+
+    def locate(number: int, name: str) -> str:
+        cell = cells[number]
+        return table.place(cell.position, cell.column if name == "score" else names.get(name, cell.column))
+
+    known = [pair for pair in frame["pair_id"] if isinstance(pair, str)]
+    return check_ratings(frame, known, [Dimension(name, *own) for name, own in ends.items()], path, locate)

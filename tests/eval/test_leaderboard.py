@@ -243,6 +243,34 @@ def test_ratings_that_do_not_fit_are_refused(write, tmp_path, change: Change, me
     assert "\n" not in str(refused.value)
 
 
+def by_people(rows: pd.DataFrame) -> pd.DataFrame:
+    wide = rows.pivot(index="pair_id", columns="rater_id", values="score")
+    return wide.rename(columns=lambda rater: f"warmth:{rater}").reset_index()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        by_people,
+        lambda rows: rows.rename(columns={"score": "warmth"}).drop(columns="dimension"),
+        lambda rows: rows.rename(columns={"pair_id": "item", "rater_id": "annotator"}).drop(columns="dimension"),
+        lambda rows: rows.assign(warmth=2.0),  # all of the long form: other columns may be called as dimensions are
+        lambda rows: pd.concat([rows, rows[:1].assign(rater_id="cyd", score="N/A")]),
+    ],
+)
+def test_ratings_in_any_layout_are_the_same_board(write, tmp_path, change: Change):
+    rows = table({"v1": 3.0, "v2": 3.5})
+    ratings = Path(rated(rows, 10, {"v1": 0.0, "v2": 0.0}, tmp_path / "ratings.csv"))
+    expected = only(leaderboard(write(rows), ratings=ratings))
+    changed = change(pd.read_csv(ratings))
+    changed.to_csv(ratings, index=False)
+    assert only(leaderboard(write(rows), ratings=ratings)) == expected
+    if "score" not in changed:
+        texts = changed.map(lambda value: str(value).replace(".", ",") if isinstance(value, float) else value)
+        texts.to_csv(ratings, index=False, sep=";")
+        assert only(leaderboard(write(rows), ratings=ratings)) == expected
+
+
 def test_ratings_of_other_responses_are_counted(write, tmp_path):
     rows = table({"v1": 3.0, "v2": 3.5})
     ratings = Path(rated(rows, 10, {"v1": 0.0, "v2": 0.0}, tmp_path / "ratings.csv"))

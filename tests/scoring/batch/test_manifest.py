@@ -268,3 +268,15 @@ def test_what_cannot_be_used_is_named(cells, kind, text, clips):
     without = RowReader(None).row("a", {"response_audio": str(clips / "r0.wav")}, WHERE)
     assert isinstance(without.pair, AudioError)
     assert without.pair.kind == "a path"
+
+
+def test_copied_columns_have_one_name_each(tmp_path):
+    """Of scores that were scored again."""
+    path = tmp_path / "m.csv"
+    path.write_text("response_audio,manifest_warm,warm,manifest_manifest_warm\na.wav,1,2,3\n")
+    names = {name: column.name for name, column in Manifest(path).copied({"warm"}).items()}
+    assert names == {
+        "manifest_warm": "manifest_warm",
+        "warm": "manifest_manifest_manifest_warm",
+        "manifest_manifest_warm": "manifest_manifest_warm",
+    }
