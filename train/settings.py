@@ -144,9 +144,10 @@ class Recipe:
             on a GPU.
         expected_trainable: Expected number of trained parameters of each part, as in the table at the start; training
             does not start with other numbers.
-        dry_run: Print what would be trained and how much memory a step needs, without training.
+        dry_run: Read the data and print what would be trained, in how many steps, in what memory and how long,
+            without weights and without training.
         json: Print JSON: the counts of a dry run, otherwise the paths of the run and of its best checkpoint.
-        clip_seconds: Length of every clip in a dry run.
+        clip_seconds: Length of every clip in a dry run that reads no data.
         gpu_gib: GPU memory for a dry run; by default that of the GPU of this machine.
         judge: The judge.
         objective: The loss.
@@ -169,7 +170,7 @@ class Recipe:
     expected_trainable: dict[str, int] | None = None
     dry_run: bool = False
     json: bool = False
-    clip_seconds: float = 8.0
+    clip_seconds: float | None = None
     gpu_gib: float | None = None
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
