@@ -20,10 +20,11 @@ from ..data_modules.datamodule import PairDataModule
 from ..data_modules.sampling import ByTokens
 from ..models.judge import EmpathyJudge
 from ..models.lora import check_trainable, parameter_table
+from ..models.settings import JudgeSettings
 from .memory import GIB, StepMemory, step_memory
 from .preparation import build_objective, read_data
 from .run_folder import run_folder, starting_point
-from .settings import Recipe
+from .settings import Recipe, shapes_of
 
 CLIP_SECONDS = 8.0
 RATE, SHARE = 770e12, 0.36
@@ -63,6 +64,7 @@ def dry_run(recipe: Recipe) -> None:
         UserError: As training would: for a run folder that is taken, unusable data, clips that are too long, or
             other trained parameters than the recipe expects.
     """
+    recipe = replace(recipe, judge=without_hub(recipe.judge))
     plan = None
     if recipe.clip_seconds is None:
         if recipe.run:
@@ -94,6 +96,12 @@ def dry_run(recipe: Recipe) -> None:
     check_trainable(memory.parts, recipe.expected_trainable or {})
 
 
+def without_hub(settings: JudgeSettings) -> JudgeSettings:
+    """The settings with the shapes that come with the package in place of a backbone on the hub."""
+    shapes = shapes_of(settings.backbone)
+    return settings if shapes is None else replace(settings, backbone=str(shapes), revision=None)
+
+
 def plan_of(recipe: Recipe, data: PairDataModule) -> Plan:
     """Plan the batches as training does, from the lengths of clips that headers state.
 
@@ -112,7 +120,7 @@ def plan_of(recipe: Recipe, data: PairDataModule) -> Plan:
                 raise AudioError(
                     f"pair {pair.pair_id}: a clip cannot be read; see empathy-judge inspect"
                     if not seconds[clip]
-                    else f"pair {pair.pair_id}: a clip of {seconds[clip]:.1f} s; backbone {judge.backbone.name} takes "
+                    else f"pair {pair.pair_id}: a clip of {seconds[clip]:.1f} s; the backbone takes "
                     f"at most {most:g} s: expected shorter clips, or --judge.long_clips window",
                     "cannot be read",
                 )

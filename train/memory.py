@@ -44,7 +44,7 @@ class StepMemory:
     gradients: int  # of the trained weights
     optimizer: int  # AdamW's two moments of every trained weight
     activations: int  # the most that forward and backward pass hold at once on top of these
-    operations: int  # floating-point operations of the step, a multiplication and an addition as two
+    operations: int  # floating-point operations of the batch, a multiplication and an addition as two; see `_operations`
 
     @property
     def by_kind(self) -> dict[str, int]:
@@ -108,7 +108,6 @@ def step_memory(
         batch = batch_tokens // tokens
         if not batch:
             raise UserError(f"data.batch_tokens {batch_tokens}: one pair has {tokens}; expected {tokens} or more")
-    activations, operations = _activations(judge, inputs, batch, audio_cached)
     return StepMemory(
         parts=counts,
         pairs=batch,
@@ -116,8 +115,8 @@ def step_memory(
         weights=weights,
         gradients=trained,
         optimizer=2 * trained,
-        activations=activations,
-        operations=operations,
+        activations=_activations(judge, inputs, batch, audio_cached),
+        operations=batch * _operations(judge, inputs, audio_cached),
     )
 
 
@@ -147,38 +146,59 @@ def _pair(judge: EmpathyJudge, seconds: float) -> Pair:
     return Pair("any", response, (Turn("user", context),))
 
 
-def _activations(judge: EmpathyJudge, one: Inputs, batch: int, audio_cached: bool) -> tuple[int, int]:
-    """Peak memory of forward and backward pass, without weights and their gradients (bytes), and the operations of both:
-    those of products of matrices and convolutions; attention's own are a few per cent of these, and not counted."""
-    assert one.clips is not None
+def _activations(judge: EmpathyJudge, one: Inputs, batch: int, audio_cached: bool) -> int:
+    """Peak memory of forward and backward pass, without weights and their gradients (bytes)."""
+    with _without_content(judge), LiveMemory(judge.parameters()) as live:
+        _step(judge, one, batch, audio_cached)
+        gradients = sum(weight.grad.nbytes for weight in judge.network.parameters() if weight.grad is not None)
+    return live.peak - gradients
+
+
+def _operations(judge: EmpathyJudge, one: Inputs, audio_cached: bool) -> int:
+    """Floating-point operations of both passes for a pair: those of products of matrices and of convolutions. Those of
+    fused attention are a few per cent of them, and not counted.
+
+    Apart from `_activations`: while torch counts, layers are not computed again (2.11).
+    """
+    judge.network.zero_grad()
+    with _without_content(judge), FlopCounterMode(display=False) as work:
+        _step(judge, one, 1, audio_cached)
+    judge.network.zero_grad()
+    return work.get_total_flops()
+
+
+@contextmanager
+def _without_content(judge: EmpathyJudge) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         if judge.settings.attention != "eager":
             stack.enter_context(_fused_attention())
-        live = stack.enter_context(LiveMemory(judge.parameters()))
-        work = stack.enter_context(FlopCounterMode(display=False))
-        if audio_cached:
-            count = len(one.audio_index) * batch
-            floats = next(weight for weight in judge.network.parameters() if weight.is_floating_point())
-            states = torch.empty((count, judge.backbone.audio_size), dtype=floats.dtype, device="meta")
-        else:
-            rows = batch * len(one.clips.features)
-            states = judge.backbone.encode_audio(Clips(_empty(one.clips.features, rows), [*one.clips.lengths] * batch))
-        inputs = Inputs(
-            input_ids=_empty(one.input_ids, batch),
-            attention_mask=_empty(one.attention_mask, batch),
-            response_mask=_empty(one.response_mask, batch),
-            audio_index=_empty(one.audio_index.repeat(batch)),
-            audio_positions=_empty(one.audio_positions.repeat(batch)),
-            audio_states=states,
-            padding_last=one.padding_last,
-        )
-        del states
-        hidden = judge.backbone.hidden_states(inputs)
-        if hidden.requires_grad:
-            hidden.float().sum().backward()
-        gradients = sum(weight.grad.nbytes for weight in judge.network.parameters() if weight.grad is not None)
-    return live.peak - gradients, work.get_total_flops()
+        yield
+
+
+def _step(judge: EmpathyJudge, one: Inputs, batch: int, audio_cached: bool) -> None:
+    """Forward and backward pass of a batch of pairs like one."""
+    assert one.clips is not None
+    if audio_cached:
+        count = len(one.audio_index) * batch
+        floats = next(weight for weight in judge.network.parameters() if weight.is_floating_point())
+        states = torch.empty((count, judge.backbone.audio_size), dtype=floats.dtype, device="meta")
+    else:
+        rows = batch * len(one.clips.features)
+        states = judge.backbone.encode_audio(Clips(_empty(one.clips.features, rows), [*one.clips.lengths] * batch))
+    inputs = Inputs(
+        input_ids=_empty(one.input_ids, batch),
+        attention_mask=_empty(one.attention_mask, batch),
+        response_mask=_empty(one.response_mask, batch),
+        audio_index=_empty(one.audio_index.repeat(batch)),
+        audio_positions=_empty(one.audio_positions.repeat(batch)),
+        audio_states=states,
+        padding_last=one.padding_last,
+    )
+    del states
+    hidden = judge.backbone.hidden_states(inputs)
+    if hidden.requires_grad:
+        hidden.float().sum().backward()
 
 
 def _empty(tensor: Tensor, rows: int | None = None) -> Tensor:
