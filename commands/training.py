@@ -142,10 +142,10 @@ class Recipes(Printing):
             columns.append((recipe.name, recipe.gpu, step, recipe.about))
         widths = [max(len(row[number]) for row in columns) for number in range(3)]
         rest = max(20, shutil.get_terminal_size().columns - sum(widths) - 6)
-        lines = [
-            f"{name:{widths[0]}}  {gpu:{widths[1]}}  {step:>{widths[2]}}  {textwrap.shorten(about, rest, placeholder=' ...')}"
-            for name, gpu, step, about in columns
-        ]
+        lines = []
+        for name, gpu, step, about in columns:
+            cut = textwrap.shorten(about, rest, placeholder=" ...")
+            lines.append(f"{name:{widths[0]}}  {gpu:{widths[1]}}  {step:>{widths[2]}}  {cut}")
         lines.append("recipes show NAME prints one; --json has each in whole sentences")
         return self.tell([asdict(recipe) for recipe in shipped], lambda _: lines)
 

@@ -183,13 +183,13 @@ def plan_table(recipe: Recipe, plan: Plan, memory: StepMemory) -> Table:
     """What `train --dry-run` says of data, steps and time."""
     table = Table("training", "", title=f"On {recipe.data.path}", show_header=False)
     compared = f" and {counted(plan.comparisons, 'comparison')}" if plan.comparisons else ""
+    shortest, middle, longest = plan.clip_seconds
+    fewest, median, most = plan.tokens_per_pair
     rows = {
         "train on": f"{counted(plan.training_pairs, 'pair')}{compared}: {counted(plan.ratings, 'rating')} of "
         f"{counted(plan.raters, 'rater')}; {counted(plan.validation_pairs, 'pair')} to validate",
-        "clips": "{:.1f} to {:.1f} s, half of them up to {:.1f} s (from their headers)".format(
-            plan.clip_seconds[0], plan.clip_seconds[2], plan.clip_seconds[1]
-        ),
-        "tokens of a pair": f"{plan.tokens_per_pair[0]} to {plan.tokens_per_pair[2]}, median {plan.tokens_per_pair[1]}",
+        "clips": f"{shortest:.1f} to {longest:.1f} s, half of them up to {middle:.1f} s (from their headers)",
+        "tokens of a pair": f"{fewest} to {most}, median {median}",
     }
     if recipe.method == "probe":
         rows["steps"] = "none: one pass over the clips, then a regression in closed form"
@@ -202,9 +202,10 @@ def plan_table(recipe: Recipe, plan: Plan, memory: StepMemory) -> Table:
 
 def _rows_of_steps(recipe: Recipe, plan: Plan, memory: StepMemory) -> dict[str, str]:
     items = plan.batch * plan.processes * plan.accumulated
+    processes = counted(plan.processes, "process", "processes")
     auto = str(recipe.trainer.get("devices", "auto")) in ("auto", "-1")
     rows = {
-        "global batch": f"up to {counted(items, 'item')}: {plan.batch} x {counted(plan.processes, 'process', 'processes')}"
+        "global batch": f"up to {counted(items, 'item')}: {plan.batch} x {processes}"
         f"{' (the devices of this machine)' if auto else ''} x {plan.accumulated} accumulated",
         "steps": f"{plan.steps:,}, {plan.steps_per_epoch:,} an epoch; fewer if agreement stops rising",
         "tokens a batch": f"{plan.tokens_per_step:,.0f} in each process, {plan.padding:.0%} of them padding",
@@ -222,10 +223,10 @@ def _rows_of_steps(recipe: Recipe, plan: Plan, memory: StepMemory) -> dict[str, 
         rows["more than once"] = runs
     if recipe.trainer.get("accelerator") != "cpu":
         rows["time"] = (
-            f"{duration(hours_of(plan, memory) * 3600)} on {counted(plan.processes, 'H200')}, validations and the first "
-            f"reading of clips not counted: {SHARE:.0%} of {RATE / 1e12:.0f} TFLOP/s, which one H200 reached with the 7B "
-            "shapes of Qwen2-Audio (29 to 42 %; docs/reference/speed.md). empathy-judge doctor --bench says the rate of "
-            "another card"
+            f"{duration(hours_of(plan, memory) * 3600)} on {counted(plan.processes, 'H200')}, validations and the "
+            f"first reading of clips not counted: {SHARE:.0%} of {RATE / 1e12:.0f} TFLOP/s, which one H200 reached with "
+            "the 7B shapes of Qwen2-Audio (29 to 42 %; docs/reference/speed.md). empathy-judge doctor --bench says the "
+            "rate of another card"
         )
     rows["a checkpoint"] = f"{_checkpoint_bytes(memory) / 1e6:,.1f} MB; the best and the last are kept"
     return rows
@@ -256,8 +257,7 @@ def memory_table(found: StepMemory, plan: Plan | None, seconds: float, gpu_bytes
 def _facts(recipe: Recipe, memory: StepMemory, plan: Plan | None, gpu: float | None) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "parts": {
-            name: {"parameters": count.parameters, "trainable": count.trainable}
-            for name, count in memory.parts.items()
+            name: {"parameters": count.parameters, "trainable": count.trainable} for name, count in memory.parts.items()
         },
         "pairs": memory.pairs,
         "clip_seconds": recipe.clip_seconds or CLIP_SECONDS if plan is None else plan.longest_clips,

@@ -44,7 +44,9 @@ class StepMemory:
     gradients: int  # of the trained weights
     optimizer: int  # AdamW's two moments of every trained weight
     activations: int  # the most that forward and backward pass hold at once on top of these
-    operations: int  # floating-point operations of the batch, a multiplication and an addition as two; see `_operations`
+    operations: (
+        int  # floating-point operations of the batch, a multiplication and an addition as two; see `_operations`
+    )
 
     @property
     def by_kind(self) -> dict[str, int]:

@@ -32,7 +32,8 @@ _OURS: set[str | int] = {
 _ELSEWHERE = {
     "default_root_dir": "run", "output_dir": "run", "out": "run", "epochs": "trainer.max_epochs",
     "lr": "optimizer.learning_rate", "data": "data.path", "dataset": "data.path", "batch": "data.batch_size",
-    "model": "judge.backbone", "num_epochs": "trainer.max_epochs", "gpus": "trainer.devices", "logger": "trainer.logger",
+    "model": "judge.backbone", "num_epochs": "trainer.max_epochs", "gpus": "trainer.devices",
+    "logger": "trainer.logger",
 }  # fmt: skip
 """Names in other programs, or for other commands -> settings."""
 Config = str | Path | Sequence[str] | Mapping[str, Any]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import lightning as L
@@ -14,42 +13,18 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from ..core.processes import duration, say
-from ..data_modules.datamodule import PairDataModule
-from ..eval.statistics.reliability import measure, rated_items
 from ..models.backbones.base import Backbone
 from ..models.lora import part_of
 from .collate import Batch
 from .module import JudgeModule
 
-_DRAWS = 20  # of intervals that nobody reads here
 _SIDE = {"cuda": 8192, "cpu": 512}
 """Of the square matrices whose product says what a device reaches."""
 
 
-@dataclass(frozen=True)
-class People:
-    """Agreement among the raters of the validation split on one dimension; None = it cannot be measured."""
-
-    one_rater: float | None  # Spearman of a rater with the mean of the others
-    noise_ceiling: float | None  # Spearman that a perfect judge would have with the panel mean
-
-
-def people_of(data: PairDataModule) -> dict[str, People]:
-    """What the raters of the validation split reach, by dimension."""
-    groups = {pair.pair_id: pair.group_id for pair in data.validation.pairs}
-    ratings = data.dataset.ratings[data.dataset.ratings["pair_id"].isin(list(groups))]
-    found: dict[str, People] = {}
-    for dimension in data.dimensions:
-        if not (ratings["dimension"] == dimension.name).any():
-            continue
-        panel = measure(*rated_items(ratings, dimension.name, groups, _DRAWS, 0), 0)
-        found[dimension.name] = People(panel.leave_one_rater_out.value, panel.panel_mean.value)
-    return found
-
-
 class RunFacts(Callback):
-    """Gives every logger the settings and the data of the run, and after each epoch what people reach beside the judge,
-    the speed, and the model FLOPs utilisation; prints a line for each epoch.
+    """Gives every logger the settings and the data of the run, and after each epoch its speed and model FLOPs
+    utilisation; prints a line for each epoch.
 
     Utilisation is the share of the rate of products of large matrices, which is measured on the device at the start:
     `4 N` operations for each token where `N` weights are frozen, `6 N` where they are trained (Kaplan et al., 2020), of
@@ -59,7 +34,6 @@ class RunFacts(Callback):
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """Keep the settings, as in `config.yaml`."""
         self._settings = settings
-        self._people: dict[str, People] = {}
         self._rate = self._work = 0.0
         self._start()
 
@@ -73,14 +47,13 @@ class RunFacts(Callback):
         if not trainer.is_global_zero or not trainer.loggers:
             return
         data = pl_module.data
-        self._people = people_of(data)
         splits = {"train": data.train_splits, "validation": data.validation_splits}
         facts = {
             **self._settings,
             "content_hash": data.dataset.card.content_hash,
             "splits": {name: "+".join(names) for name, names in splits.items()},
             "pairs": {"train": len(data.train.pairs), "validation": len(data.validation.pairs)},
-            "people": {name: vars(found) for name, found in self._people.items()},
+            "people": {name: vars(found) for name, found in pl_module.people.items()},
             "processes": trainer.world_size,
         }
         for logger in trainer.loggers:
@@ -111,13 +84,6 @@ class RunFacts(Callback):
         """Stop the clock."""
         self._since = None
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Tell the loggers what people reach."""
-        for name, found in self._people.items() if trainer.is_global_zero else ():
-            values = {f"val_one_rater/{name}": found.one_rater, f"val_noise_ceiling/{name}": found.noise_ceiling}
-            for logger in trainer.loggers:
-                logger.log_metrics({key: v for key, v in values.items() if v is not None}, trainer.global_step)
-
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Tell the loggers how fast the epoch was, and the terminal what it reached."""
         if not trainer.is_global_zero or not self._seconds:
@@ -137,24 +103,22 @@ class RunFacts(Callback):
             parts.append(f"loss {float(found['train_loss']):.4g}")
         for name in (dimension.name for dimension in module.judge.dimensions):
             if (spearman := found.get(f"val_spearman/{name}")) is not None:
-                people = self._people.get(name, People(None, None))
-                beside = [
-                    f"{what} {value:.2f}"
-                    for what, value in (("one rater", people.one_rater), ("noise ceiling", people.noise_ceiling))
-                    if value is not None
-                ]
+                people = module.people.get(name)
+                reached = [] if people is None else [*people.reached.items()]
+                beside = [f"{what.replace('_', ' ')} {value:.2f}" for what, value in reached]
                 own = "undefined" if math.isnan(float(spearman)) else f"{float(spearman):.2f}"
-                parts.append(f"Spearman {own}{f' ({chr(44).join(beside)})' if beside else ''} for {name}")
-        return f"{', '.join(parts)}; {rate:,.3g} pairs/s, {duration(self._seconds)}"
+                told = f" ({', '.join(beside)})" if beside else ""
+                parts.append(f"Spearman {own}{told} for {name}")
+        return f"{'; '.join(parts)}; {rate:,.3g} pairs/s, {duration(self._seconds)}"
 
 
 def operations_of(backbone: Backbone) -> float:
     """Floating-point operations of a training step for each token, see `RunFacts`."""
     sizes = {True: 0, False: 0}  # trained or not
+    read = ("language_model",) if "language_model" in backbone.parts else ("audio_tower", "fusion")
     for name, module in backbone.network.named_modules():
-        if isinstance(module, nn.Linear) and part_of(backbone, name) in ("language_model", "audio_tower", "fusion"):
-            if "language_model" not in backbone.parts or part_of(backbone, name) == "language_model":
-                sizes[module.weight.requires_grad] += module.weight.numel()
+        if isinstance(module, nn.Linear) and part_of(backbone, name) in read:
+            sizes[module.weight.requires_grad] += module.weight.numel()
     return 4.0 * sizes[False] + 6.0 * sizes[True]
 
 
