@@ -224,7 +224,7 @@ def _rows_of_steps(recipe: Recipe, plan: Plan, memory: StepMemory) -> dict[str, 
     if recipe.trainer.get("accelerator") != "cpu":
         rows["time"] = (
             f"{duration(hours_of(plan, memory) * 3600)} on {counted(plan.processes, 'H200')}, validations and the "
-            f"first reading of clips not counted: {SHARE:.0%} of {RATE / 1e12:.0f} TFLOP/s, which one H200 reached with "
+            f"first reading of clips not counted: {SHARE:.0%} of {RATE / 1e12:.0f} TFLOP/s, which an H200 reached with "
             "the 7B shapes of Qwen2-Audio (29 to 42 %; docs/reference/speed.md). empathy-judge doctor --bench says the "
             "rate of another card"
         )
