@@ -1,4 +1,4 @@
-"""What a newcomer waits for: `python benchmarks/first_minute.py --demo demo --rounds 3 --out benchmarks/results/first_minute.md`.
+"""What a newcomer waits for: `python benchmarks/first_minute.py --out benchmarks/results/first_minute.md`.
 
 Each way is a process of its own, cold, as a person starts it: a command, or an import. It is measured in CPU seconds of
 the whole process, which other programs hardly change, and as a ratio to `import torch` in the same round; ways take
@@ -71,9 +71,9 @@ def measure(demo: Path, scratch: Path, rounds: int, rows: int) -> str:
     lines = [
         "# The first minute",
         "",
-        "`benchmarks/first_minute.py`: cold processes, CPU seconds of all their threads; each ratio is to `import torch` "
-        f"in the same round (median and range of {rounds}). OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}. "
-        f"Beside the base packages: {installed()}.",
+        "`benchmarks/first_minute.py`: cold processes, CPU seconds of all their threads; each ratio is to "
+        f"`import torch` in the same round (median and range of {rounds}). "
+        f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}. Beside the base packages: {installed()}.",
         "",
         "| what | CPU seconds | times `import torch` | aim | most memory |",
         "|---|---|---|---|---|",
@@ -86,9 +86,10 @@ def measure(demo: Path, scratch: Path, rounds: int, rows: int) -> str:
         lines.append(f"| {name} | {seconds:.1f} | {told} | {AIMS.get(name, '')} | {memory / 1e6:.0f} MB |")
     path = large_table(scratch, rows)
     seconds, memory = cost([*COMMAND, "agreement", path, "--resamples", "1000"])
+    times = seconds / statistics.median(base)
     lines.append(
-        f"| agreement of {rows:,} rows, 1,000 resamples, once | {seconds:.1f} | {seconds / statistics.median(base):.1f} "
-        f"| 30 s | {memory / 1e6:.0f} MB |"
+        f"| agreement of {rows:,} rows, 1,000 resamples, once | {seconds:.1f} | {times:.1f} | 30 s | "
+        f"{memory / 1e6:.0f} MB |"
     )
     return "\n".join(lines) + "\n"
 
@@ -121,7 +122,8 @@ def large_table(folder: Path, rows: int) -> Path:
         parts.append(
             pd.DataFrame(
                 {
-                    "pair_id": np.char.add("p", grid[0].astype(str)), "group_id": np.char.add("g", (grid[0] // 9).astype(str)),
+                    "pair_id": np.char.add("p", grid[0].astype(str)),
+                    "group_id": np.char.add("g", (grid[0] // 9).astype(str)),
                     "rater_id": name, "dimension": np.char.add("d", grid[1].astype(str)), "score": scores.ravel(),
                 }
             )

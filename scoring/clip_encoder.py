@@ -18,10 +18,9 @@ from ..core.errors import AudioError
 from ..models.feature_cache import ClipStates
 from ..models.judge import ClipInputs, EmpathyJudge, EncodedClip
 from ..models.settings import LongClips
+from . import KEPT_BYTES
 from .batches import READ_AHEAD, SERIAL, Workers, batches_for, free_bytes, pinned
 
-KEPT_BYTES = 512 * 2**20
-"""Bytes of audio states that stay in memory by default."""
 _KEPT_FACTS = 100_000
 _OF_FREE_MEMORY = 0.25
 """Share of the free memory of a GPU that audio states may take; further ones wait in main memory."""

@@ -27,9 +27,10 @@ from ..models.backbones.packing import MAX_PACKED_FRACTION
 from ..models.heads import Prediction, combine
 from ..models.judge import MOST_WINDOWS, EmpathyJudge, EncodedClip
 from ..models.settings import LongClips, Quantization
+from . import KEPT_BYTES
 from .artifact import LoadedJudge, Placement, load_any
 from .batches import Workers, batch_tokens, batches_for, pinned
-from .clip_encoder import KEPT_BYTES, ClipEncoder, OpenedClip
+from .clip_encoder import ClipEncoder, OpenedClip
 
 SPREAD = "auto"
 """Device name of a judge that is spread over all GPUs, then main memory."""

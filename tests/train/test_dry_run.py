@@ -116,7 +116,9 @@ def test_shapes_come_with_the_package_for_backbones_of_recipes():
     assert {path.name.replace("--", "/") for path in (CONFIGS / "shapes").iterdir()} <= named
 
 
-@pytest.mark.parametrize("name", MILLIONS)
+@pytest.mark.parametrize(
+    "name", [name if size < 2_000 else pytest.param(name, marks=pytest.mark.long) for name, size in MILLIONS.items()]
+)
 def test_shapes_add_up_to_the_parameters_of_the_model_and_to_what_its_recipe_needs(name):
     parser = RecipeParser()
     recipe = parser.recipe(parser.parse(["--config", name, "--run", "r", "--trainer.accelerator", "cpu"]))
