@@ -52,7 +52,7 @@ def ways_of(demo: Path) -> dict[str, Sequence[str | Path]]:
         "import torch": [sys.executable, "-c", "import torch"],
         "agreement": [*COMMAND, "agreement", own / "ratings.csv"],
         "plan": [*COMMAND, "plan", own / "ratings.csv"],
-        "a mistyped option": [*COMMAND, "agreement", own / "ratings.csv", "--resample", "10"],
+        "a mistyped option": [*COMMAND, "agreement", own / "ratings.csv", "--resampels", "10"],
         "a missing column": [*COMMAND, "agreement", own / "pairs.csv"],
         "score of one pair": [*COMMAND, "score", demo / "judge", own / "context.wav", own / "response.wav"],
         "from empathy_judge import Scorer": [sys.executable, "-c", "from empathy_judge import Scorer"],
