@@ -137,7 +137,7 @@ def permutation_test(
     Scores have shape (n,) and are finite and not constant; `units`, shape (n,), are exchanged as wholes.
     """
     # Every sum in the correlations is linear in the exchanges: a permutation costs the number of units, not of items
-    x, y, z = (np.asarray(scipy.stats.zscore(stats.rankdata(scores))) for scores in (first, second, human))
+    x, y, z = (np.asarray(scipy.stats.zscore(scipy.stats.rankdata(scores))) for scores in (first, second, human))
     n, codes = len(z), np.unique(units, return_inverse=True)[1]
     changes = np.stack([np.bincount(codes, weights=change) for change in (y - x, y**2 - x**2, (y - x) * z)])
     n_units = changes.shape[1]
