@@ -88,7 +88,7 @@ def leaderboard(
             judges, people rated on another scale, there is only one system, no response was rated, the report is of
             another judge, or there is no such dimension or baseline.
     """
-    answers = read_answers(scores, by, dimensions)
+    answers = read_answers(scores, by, dimensions, ratings is not None)
     systems = sorted(answers.rows["system"].unique())
     if len(systems) < 2:
         raise UserError(f"{answers.files[0][0]}: one system, {shown(systems[0])}; expected two or more")

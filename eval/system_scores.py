@@ -63,8 +63,9 @@ class Ratings:
     synthetic: bool = False  # whether they were not given by people
 
 
-def read_answers(scores: ScoreFiles, by: str, dimensions: Sequence[str] | None) -> Answers:
-    """Read files of scores; see `leaderboard`."""
+def read_answers(scores: ScoreFiles, by: str, dimensions: Sequence[str] | None, with_ratings: bool = False) -> Answers:
+    """Read files of scores; see `leaderboard`. Ids of responses matter where there are ratings: several files without a
+    column for them, or that number their rows alike, are else told apart by their names."""
     files = _files(scores)
     if not files:
         raise UserError("no file of scores; expected one or more that `score --out` wrote")
@@ -72,17 +73,24 @@ def read_answers(scores: ScoreFiles, by: str, dimensions: Sequence[str] | None) 
     names = _dimensions([table for _, table in tables], dimensions)
     if taken := [name for name in names if name in _OWN]:
         raise UserError(f"{files[0][1]}: {shown(taken[0])} as a dimension; this name is taken, expected another column")
+    numbered = _numbered_alike([table for _, table in tables])
+    if numbered and with_ratings:
+        raise DataError(
+            f"{numbered}; ratings could be of either. Expected a column pair_id in each manifest, an id of its own "
+            "for each response, and scores made anew; or no --ratings"
+        )
     seen: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
     for system, table in tables:
-        for column in (PAIR_ID, GROUP, *names, *([] if system else [by])):
+        for column in (*([] if numbered else [PAIR_ID]), GROUP, *names, *([] if system else [by])):
             if column not in table.columns:
                 raise DataError(
                     f"{table.path}: no column {column!r}; it has {names_shown(table.columns)}{_advice(column, by)}"
                 )
-        for record in table.records():
-            # Files of whole systems may number their rows alike
-            pair = record.name(PAIR_ID)
+        for number, record in enumerate(table.records(), start=1):
+            pair = record.name(PAIR_ID) if PAIR_ID in table.columns else str(number)
+            if numbered:
+                pair = f"{table.path}/{pair}"
             if pair in seen:
                 raise DataError(
                     f"{record.place(PAIR_ID)}: {shown(pair)} stands twice, also in {seen[pair]}; expected unique ids"
@@ -99,6 +107,20 @@ def read_answers(scores: ScoreFiles, by: str, dimensions: Sequence[str] | None) 
     # Sums depend on the order of their terms in the last bit: the order of the file must not show
     ordered = pd.DataFrame(rows).sort_values(PAIR_ID, ignore_index=True)
     return Answers(ordered, {name: said.get(name) for name in names}, judge, facts, marks)
+
+
+def _numbered_alike(tables: Sequence[SourceTable]) -> str:
+    """What is wrong with the ids of several files, as the head of a message; empty = nothing."""
+    if len(tables) < 2:
+        return ""
+    seen: dict[str, Path] = {}
+    for table in tables:
+        if PAIR_ID not in table.columns:
+            return f"{table.path}: no column {PAIR_ID!r}"
+        for pair in {record.name(PAIR_ID) for record in table.records()}:
+            if seen.setdefault(pair, table.path) != table.path:
+                return f"{table.path}: {shown(pair)} stands in {seen[pair]}, too: both number their rows alike"
+    return ""
 
 
 def _files(scores: ScoreFiles) -> list[tuple[str | None, Path]]:

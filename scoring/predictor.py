@@ -28,9 +28,10 @@ from ..models.heads import Prediction, combine
 from ..models.judge import EmpathyJudge
 from ..models.settings import LongClips, Quantization
 from ..models.windows import MOST_WINDOWS, EncodedClip
+from . import KEPT_BYTES
 from .artifact import LoadedJudge, Placement, load_any
 from .batches import SERIAL, Workers, batch_tokens, batches_for, pinned
-from .clip_encoder import KEPT_BYTES, ClipEncoder, OpenedClip
+from .clip_encoder import ClipEncoder, OpenedClip
 
 SPREAD = "auto"
 """Device name of a judge that is spread over all GPUs, then main memory."""

@@ -48,6 +48,7 @@ def train_probe(
     # callbacks, as that of any run
     trainer = build_trainer(
         recipe,
+        text,
         folder,
         stopping=selection_callbacks(recipe, folder),
         starting=[FitProbe(least_landmarks)],
@@ -96,6 +97,7 @@ def refit_probe(
     leaving_out = FitLeavingOut()
     trainer = build_trainer(
         recipe,
+        text,
         folder,
         stopping=[],
         starting=[leaving_out if scores is None else FitProbe()],

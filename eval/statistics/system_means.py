@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from ...core.errors import counted
 from .bootstrap import MIN_GROUPS
@@ -246,9 +246,9 @@ def _estimate(value: float, variance: float, groups: int, what: str) -> SystemEs
     if groups < MIN_GROUPS:
         return SystemEstimate(value, groups=groups, reason=f"{counted(groups, what)}, at least {MIN_GROUPS} needed")
     error = math.sqrt(variance)
-    half = float(stats.t.ppf(0.975, groups - 1)) * error
+    half = float(scipy.stats.t.ppf(0.975, groups - 1)) * error
     if variance <= _NOTHING * max(1.0, value * value):  # every group says exactly the same
         p = float(abs(value) <= math.sqrt(_NOTHING))
     else:
-        p = float(2 * stats.t.sf(abs(value) / error, groups - 1))
+        p = float(2 * scipy.stats.t.sf(abs(value) / error, groups - 1))
     return SystemEstimate(value, error, value - half, value + half, p, groups)

@@ -190,6 +190,8 @@ class Manifest:
     def _read_separated(self, first: int) -> Iterator[ManifestRow]:
         rows = csv_rows(self._lines(), self.path)
         _, header = next(rows, (0, COLUMNS))
+        header = [name.strip() for name in header]  # `a, b`: with its space a name would be another column
+        check_header(header, self.path)
         self._check_columns(header)
         for position, (line, values) in enumerate(rows):
             if position >= first:
@@ -199,6 +201,7 @@ class Manifest:
         names: dict[str, None] = {}
         position = first - 1
         for position, (line, row) in enumerate(jsonl_rows(self._lines(), self.path, first), start=first):
+            row = {name.strip(): value for name, value in row.items()}
             if len(names) < _NAMES_SHOWN or "response_audio" in row:
                 names.update(dict.fromkeys(row))
             yield ManifestRow(position, line, _cells(row))
@@ -230,6 +233,8 @@ class Manifest:
                     yield ManifestRow(position, None, _cells(row))
 
     def _check_columns(self, names: Sequence[str]) -> None:
+        if spaced := next((name for name in names if name != name.strip()), None):  # of Parquet
+            raise DataError(f"{self.path}: column {shown(spaced)}; expected a name without spaces around it")
         if "response_audio" not in names:
             columns, expected = names_shown(names), ", ".join(COLUMNS)
             raise DataError(f"{self.path}: no column 'response_audio'; it has {columns}; expected {expected}")

@@ -146,6 +146,23 @@ def test_a_file_for_each_system_will_do(write):
     assert board.differences == only(leaderboard([f"{name}={path}" for name, path in files.items()])).differences
 
 
+def test_files_that_number_their_rows_alike_are_told_apart_unless_there_are_ratings(write, tmp_path):
+    rows = table({"v1": 3.0, "v2": 3.5})
+    own = {name: part.drop(columns="system_id").reset_index(drop=True) for name, part in rows.groupby("system_id")}
+    numbered = {name: part.assign(pair_id=range(1, len(part) + 1)) for name, part in own.items()}
+    named = {
+        name: part.assign(pair_id=rows.loc[rows["system_id"] == name, "pair_id"].to_list())
+        for name, part in own.items()
+    }
+    expected = leaderboard({name: write(part, f"named_{name}.csv") for name, part in named.items()})
+    for kind, parts in {"numbered": numbered, "none": {n: p.drop(columns="pair_id") for n, p in own.items()}}.items():
+        files = {name: write(part, f"{kind}_{name}.csv") for name, part in parts.items()}
+        found = leaderboard(files)
+        assert only(found).differences == only(expected).differences
+        with pytest.raises(UserError, match=r"v\d\.csv: .*pair_id.*ratings could be of either.*or no --ratings"):
+            leaderboard(files, ratings=rated(rows, 6, {"v1": 0.0, "v2": 0.0}, tmp_path / "ratings.csv"))
+
+
 def test_contexts_that_only_some_answer_are_left_out_and_said(write):
     rows = table({"v1": 3.0, "v2": 3.5})
     board = only(leaderboard(write(rows.loc[~((rows["system_id"] == "v2") & rows["group_id"].isin(["c0", "c1"]))])))
