@@ -79,7 +79,7 @@ def read_answers(scores: ScoreFiles, by: str, dimensions: Sequence[str] | None, 
             f"{numbered}; ratings could be of either. Expected a column pair_id in each manifest, an id of its own "
             "for each response, and scores made anew; or no --ratings"
         )
-    seen: dict[str, str] = {}
+    seen: dict[str | tuple[str, str, str], str] = {}
     rows: list[dict[str, Any]] = []
     for system, table in tables:
         for column in (*([] if numbered else [PAIR_ID]), GROUP, *names, *([] if system else [by])):
@@ -89,14 +89,16 @@ def read_answers(scores: ScoreFiles, by: str, dimensions: Sequence[str] | None, 
                 )
         for number, record in enumerate(table.records(), start=1):
             pair = record.name(PAIR_ID) if PAIR_ID in table.columns else str(number)
-            if numbered:
-                pair = f"{table.path}/{pair}"
-            if pair in seen:
-                raise DataError(
-                    f"{record.place(PAIR_ID)}: {shown(pair)} stands twice, also in {seen[pair]}; expected unique ids"
-                )
-            seen[pair] = record.place()
             row: dict[str, Any] = {PAIR_ID: pair, "system": system or record.name(by), GROUP: record.name(GROUP)}
+            # What is one system's answer to one context stands twice even where files number their rows alike
+            one = (row["system"], row[GROUP], pair) if numbered else pair
+            if one in seen:
+                raise DataError(
+                    f"{record.place(PAIR_ID)}: {shown(pair)} stands twice, also in {seen[one]}; expected unique ids"
+                )
+            seen[one] = record.place()
+            if numbered:
+                row[PAIR_ID] = f"{table.path}/{pair}"
             row["warnings"] = record.text("warnings")
             for column in ("seconds", *names, *(cells_of(name).uncertainty for name in names)):
                 row[column] = record.number(column) if column in table.columns else np.nan
@@ -117,7 +119,7 @@ def _numbered_alike(tables: Sequence[SourceTable]) -> str:
     for table in tables:
         if PAIR_ID not in table.columns:
             return f"{table.path}: no column {PAIR_ID!r}"
-        for pair in {record.name(PAIR_ID) for record in table.records()}:
+        for pair in dict.fromkeys(record.name(PAIR_ID) for record in table.records()):
             if seen.setdefault(pair, table.path) != table.path:
                 return f"{table.path}: {shown(pair)} stands in {seen[pair]}, too: both number their rows alike"
     return ""
