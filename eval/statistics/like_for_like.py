@@ -47,8 +47,9 @@ MIN_RATERS = 2
 """Fewest raters for an interval: one rater does not show how much raters differ."""
 
 Verdict = Literal[
-    "better than one rater", "not told apart from one rater", "worse than one rater", "too few items to tell"
-]
+    "better than one rater", "not told apart from one rater", "worse than one rater", "too few items to tell",
+    "no rater can be compared",
+]  # fmt: skip
 
 AS_GOOD_AS_TRUE_SCORES = "agrees with people as well as the true scores would"
 
@@ -137,6 +138,9 @@ def held_out(score: np.ndarray, table: RatingTable, resamples: Resamples) -> Hel
     for rater_id, rated in zip(table.rater_ids, table.by_rater(), strict=True):
         shared = rated[usable[rated]]
         items = table.items[shared]
+        if table.squared_errors is not None:
+            left_out[rater_id] = "only means of the ratings are known"
+            continue
         if len(shared) < MIN_RATER_ITEMS:
             left_out[rater_id] = (
                 f"shares {counted(len(shared), 'item')} with other raters, at least {MIN_RATER_ITEMS} needed"
@@ -207,7 +211,8 @@ def compared(found: HeldOut, resamples: Resamples, n: int | None = None) -> Like
     verdict: Verdict = "too few items to tell"
     if not found.raters:
         reasons = "; ".join(dict.fromkeys(found.left_out.values())) or "there are no ratings"
-        undefined = Statistic(None, n=counted, reason=f"no rater can be compared: {reasons}")
+        verdict = "no rater can be compared"
+        undefined = Statistic(None, n=counted, reason=f"{verdict}: {reasons}")
         return LikeForLike(
             undefined, undefined, undefined, undefined, undefined, None, verdict, 0, 0, groups, found.left_out
         )

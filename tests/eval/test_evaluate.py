@@ -168,6 +168,25 @@ def test_a_dimension_without_any_score_is_undefined_beside_one_with_scores(make_
     json.dumps(report.as_json(), allow_nan=False)
 
 
+def test_published_means_have_a_ceiling_and_nobody_to_compare_with(make_dataset, make_tone_judge):
+    dataset = make_dataset(noise=1.0)
+    by_pair = dataset.ratings.groupby(["pair_id", "dimension"], sort=False)["score"]
+    means = by_pair.agg(score="mean", sd="std", n="count").reset_index().assign(rater_id="panel")
+    judge = make_tone_judge(noise=0.5)
+    report, items = evaluate(judge, replace(dataset, ratings=means), resamples=200)
+    own, known = report.dimensions["empathy"], evaluate(judge, dataset, resamples=200)[0].dimensions["empathy"]
+    assert own.spearman == known.spearman
+    assert own.ceiling.panel_mean.value == pytest.approx(known.ceiling.panel_mean.value, abs=0.02)
+    assert own.ceiling.panel_mean.low < own.ceiling.panel_mean.value < own.ceiling.panel_mean.high
+    share = own.spearman.value / own.ceiling.panel_mean.value
+    assert own.share_of_panel_ceiling.value == pytest.approx(share)
+    assert (own.verdict.kind, own.verdict.tone) == ("no_rater_can_be_compared", "none")
+    assert own.verdict.text.startswith("No rater can be compared: only means of the ratings are known. Spearman with")
+    assert f"{100 * share:.0f} % of the noise ceiling" in own.verdict.text
+    assert (own.n_raters, set(items["n_raters"])) == (0, {4})
+    json.dumps(report.as_json(), allow_nan=False)
+
+
 def test_slices_and_systems(make_dataset, make_tone_judge):
     report, items = evaluate(make_tone_judge(noise=0.5), make_dataset(noise=0.3), resamples=50)
     assert set(report.slices) == {"setting", "system_id"}  # one language is no slice

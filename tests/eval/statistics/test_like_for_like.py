@@ -169,7 +169,7 @@ def test_dimensions_count_alike_and_a_rater_of_both_is_one_rater():
         assert getattr(both, side).value == pytest.approx(mean, abs=1e-12)
     assert (both.n_raters, both.judge.n, both.n_groups) == (3, 2, 20)
     assert both.p is not None
-    assert compared(pooled([]), draws).verdict == "too few items to tell"
+    assert compared(pooled([]), draws).verdict == "no rater can be compared"
 
 
 def test_rounding_of_a_mean_orders_nothing():
