@@ -23,7 +23,7 @@ from empathy_judge.eval.pages.report import render_page
 from empathy_judge.eval.report.dataset import Report
 from scipy.stats import kendalltau, pearsonr, spearmanr
 
-from .conftest import AnyJudge, assert_near, sure_judge
+from .conftest import AnyJudge, Page, assert_near, sure_judge
 from .statistics.conftest import reliability
 
 DEFINED = ("spearman", "pearson", "kendall", "ccc", "mae", "rmse", "bias")
@@ -185,6 +185,9 @@ def test_published_means_have_a_ceiling_and_nobody_to_compare_with(make_dataset,
     assert f"{100 * share:.0f} % of the noise ceiling" in own.verdict.text
     assert (own.n_raters, set(items["n_raters"])) == (0, {4})
     json.dumps(report.as_json(), allow_nan=False)
+    page = Page(render_page(report, items, replace(dataset, ratings=means)))
+    assert "60 items in 15 groups, published means" in page.text
+    assert "one by one" not in page.text
 
 
 def test_slices_and_systems(make_dataset, make_tone_judge):
