@@ -123,6 +123,7 @@ def decode(source: AudioSource, rate: int, max_seconds: float | None = None, nam
 def load_clip(source: AudioSource, max_seconds: float | None = None, name: str | None = None) -> Clip:
     """Reads a whole clip at its own rate; otherwise as `decode`."""
     name = name or _name(source)
+    # The whole file at once: it is checked to its end before a sample of it counts
     content = source if isinstance(source, Clip) else _read(source, name)
     try:
         if isinstance(content, Clip):
@@ -220,11 +221,13 @@ def _decoded(content: bytes, max_seconds: float | None) -> tuple[np.ndarray, int
         try:
             # none is asked for behind the last: there may be a tag, which is no frame of FLAC
             while len(block := sound.read(min(_BLOCK_FRAMES, skipped + count - frames), "float32", always_2d=True)):
+                # The mean, since a sum of channels would pass full scale
                 blocks.append(block.mean(axis=1))
                 frames += len(block)
         except soundfile.SoundFileError as error:
             message = f"the file is damaged, decoding stopped after {frames} samples ({error})"
             raise AudioError(message, "the file is damaged") from None
+    # An encoder's delay stands in front of the clip, and its filling behind
     samples = np.concatenate(blocks)[skipped : skipped + count] if blocks else np.zeros(0, np.float32)
     if len(samples) != count:
         raise AudioError(f"the file is cut off, {len(samples)} of {count} samples are there", "the file is cut off")

@@ -153,12 +153,14 @@ def delivery(samples: np.ndarray) -> np.ndarray:
     peak = float(np.abs(samples).max()) or 1.0  # silence stays what it is
     scaled = np.asarray(samples, np.float64) / peak
     measures = functionals(scaled.astype(np.float32))
+    # How loud somebody speaks is delivery; it is told once, and nothing else moves with the microphone's gain
     measures[list(FUNCTIONALS).index("level")] += 20 * np.log10(peak)
     return np.concatenate([measures, _short_frames(scaled)])
 
 
 def _short_frames(samples: np.ndarray) -> np.ndarray:
     """Statistics of `SPECTRAL`."""
+    # An offset of the recording would be the lowest band of every frame
     padded = np.pad(samples - samples.mean(), _SHORT // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, _SHORT)[::_STEP]
     transformed: Any = fft.rfft(frames * _HANN, _BINS)  # SciPy has no type for it
@@ -169,6 +171,7 @@ def _short_frames(samples: np.ndarray) -> np.ndarray:
         return np.full(len(SPECTRAL) * len(_STATISTICS), np.nan)
     active = np.flatnonzero(total > total.max() * 10 ** (-_ACTIVE_DB / 10))
     power = power[active]
+    # Below it is noise of the recording and rounding, of which logarithms would make the largest differences of all
     power += _FAINT
     total = power.sum(1)
     decibels = np.log10(power)
@@ -225,6 +228,7 @@ def _pitch(frames: Track) -> dict[str, float]:
         "pitch_p90": high,
         "pitch_range": high - low,
         "pitch_slope": _slope(positions, voiced),
+        # A question rises at its end, and a calm answer falls
         "pitch_final": voiced[-_FINAL:].mean() - voiced.mean(),
         "pitch_movement": _movement(positions, voiced),
     }
@@ -261,6 +265,7 @@ def _timing(frames: Track) -> dict[str, float]:
     active = np.flatnonzero(frames.active)
     silent = ~frames.active[active[0] : active[-1] + 1]
     _, lengths = _runs(silent)
+    # The closure of a p or t is silent, too
     pauses = lengths[lengths >= _PAUSE]
     return {
         "seconds": _seconds(frames),
@@ -284,6 +289,7 @@ def _spectrum(samples: np.ndarray, frames: Track) -> dict[str, float]:
 
     edges = itertools.pairwise(_THIRDS)
     bands = np.stack([power[:, (hertz >= low) & (hertz < high)].mean(1) for low, high in edges], 1)
+    # Relative to the loudest band: changes of almost silent bands are leakage
     decibels = 10 * np.log10(bands + _QUIET * bands.max())
     to_5k = hertz < 5000
     return {

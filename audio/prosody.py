@@ -71,14 +71,17 @@ def track(samples: np.ndarray) -> Track:
         level = 10 * torch.log10(frames.square().mean(-1) + 1e-12)
         centred = (frames - frames.mean(-1, keepdim=True)) * window
         correlation = torch.fft.irfft(torch.fft.rfft(centred, n_fft).abs().square(), n_fft)
+        # 1e-9: a silent frame has a correlation of 0 at every lag, and 0 / 0 would be a voice of no pitch
         normalised = correlation[:, lags] / (correlation[:, :1] + 1e-9) / (of_window[lags] / of_window[0])
         best_lag = (normalised - _OCTAVE_COST * torch.log2(lags * _LOWEST / RATE)).argmax(-1)
         parts.append((level, best_lag, normalised.gather(1, best_lag[:, None])[:, 0].clamp(0, 1)))
     level, best_lag, peak = map(torch.cat, zip(*parts, strict=True))
+    # Relative to the loudest frame, since recordings differ in level by more than speech and pauses do
     active = level > level.max() - _SILENCE_DB
     pitch = RATE / lags[best_lag].double()
     pitch[~(active & (peak > _VOICED))] = torch.nan
     smoothed = torch.nn.functional.pad(pitch, (1, 1), value=torch.nan).unfold(0, 3, 1).nanmedian(-1).values
+    # The median has filled frames at the edges of voiced stretches: no pitch was heard there
     smoothed[pitch.isnan()] = torch.nan
     return Track(smoothed.numpy(), level.double().numpy(), peak.double().numpy(), active.numpy())
 
@@ -90,6 +93,7 @@ def steady_pitch(frames: Track) -> np.ndarray:
     """
     if np.count_nonzero(~np.isnan(frames.pitch)) < MIN_VOICED:
         return np.full_like(frames.pitch, np.nan)
+    # In semitones, in which an octave error is 12 for every voice
     distance = np.abs(12 * np.log2(frames.pitch / np.nanmedian(frames.pitch)))
     return np.where(distance < _OCTAVE_ERROR, frames.pitch, np.nan)
 
@@ -109,6 +113,7 @@ def clip_facts(windows: Sequence[np.ndarray], rate: int) -> ClipFacts:
     frames = track(samples if rate == RATE else resample(samples, rate, RATE))
     pitch = steady_pitch(frames)
     voiced = np.count_nonzero(~np.isnan(pitch))
+    # As power and not in dB: a mean of dB is pulled down by soft frames, and is no level of anything
     power = np.mean(10 ** (frames.level[frames.active] / 10))
     return ClipFacts(
         seconds=len(samples) / rate,
@@ -127,6 +132,7 @@ def voiced_shares(pieces: Sequence[np.ndarray], rate: int) -> list[float]:
     voiced = np.flatnonzero(~np.isnan(steady_pitch(track(resample(np.concatenate(pieces), rate, RATE))))) * HOP / RATE
     ends = np.cumsum([len(piece) for piece in pieces])
     frames = np.bincount(np.searchsorted(ends[:-1] / rate, voiced, side="right"), minlength=len(pieces))
+    # A clip that only breathes or whispers is weighed by its seconds
     amounts = frames if frames.any() else np.diff(ends, prepend=0)
     return (amounts / amounts.sum()).tolist()
 

@@ -26,7 +26,7 @@ class Evaluate(Printing, Data, DryRun, Measurement, JudgeNames):
     """Measure one judge against the raters of a split.
 
     Attributes:
-        json: print JSON (fields: docs/reference/report-fields.md)
+        json: print JSON (fields: docs/reference/reports.md)
         out: folder of the report
         explain: also explain the largest disagreements (judge folders), see explain
     """
@@ -75,7 +75,7 @@ class Compare(Printing, DryRun, Measurement, TableOptions, JudgeNames):
     ceilings.
 
     Attributes:
-        json: print JSON (fields: docs/reference/report-fields.md)
+        json: print JSON (fields: docs/reference/reports.md)
         data: folder of a pair dataset, or its address (hf://datasets/...)
         table: table of scores by people and judges instead, without audio: see agreement
         out: folder for index.html, comparison.json and comparison.md (with --data)

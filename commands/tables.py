@@ -54,7 +54,7 @@ class Agreement(Printing, TableOptions):
     Attributes:
         table ([ANNOTATOR=]FILE): CSV with any separator, TSV, JSONL, Parquet, Excel (.xlsx), or an export of Label
             Studio; of several files all rows count
-        json: print JSON (fields: docs/reference/report-fields.md)
+        json: print JSON (fields: docs/reference/reports.md)
         judges (NAME): annotators that are judges; the others are people, whose mean the judges are compared with
         pairs: also compare every two annotators
         kappa_weights: weighted kappa's distances: between scores, or ranks of the categories that occur
@@ -188,7 +188,7 @@ class Leaderboard(Printing):
 
     Attributes:
         scores (SCORES): files of scores, see above
-        json: print JSON (fields: docs/reference/report-fields.md)
+        json: print JSON (fields: docs/reference/reports.md)
         by (COLUMN): column that names the system
         ratings: pair dataset, or table with pair_id, rater_id, dimension and score
         dimension (NAME): compare on these (default: all)

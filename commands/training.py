@@ -195,7 +195,7 @@ class Export(Printing):
 
     --quantization stores the linear layers of the language model in 8 bits (torchao), or in 4 for GPUs with little
     memory (NF4; bitsandbytes). What merging and quantizing do to the scores is measured on pairs, printed, and kept in
-    judge.json and on the card. If it is more than docs/howto/export.md allows, nothing is written: exit code 1.
+    judge.json and on the card. If it is more than docs/howto/serve.md allows, nothing is written: exit code 1.
 
     Attributes:
         checkpoint: run folder (its best checkpoint), checkpoint file, or judge folder

@@ -75,6 +75,8 @@ class DiskStore:
         except (OSError, ValueError) as error:
             self._discard(path, error)
             return None
+        # The time of last use decides what is deleted first; once an hour, as a write for each read would be slow on
+        # a network
         with suppress(OSError):  # a process that may only read
             if time.time() - facts.st_mtime > _SEEN_ANEW:
                 os.utime(path)
@@ -84,6 +86,7 @@ class DiskStore:
     def put(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Keep tensors, unless the disk is full."""
         path = self._path(name)
+        # One full disk would otherwise be a failed write for each clip
         if self._full:
             return
         # not by process number: on machines that share the folder, two may have the same

@@ -231,6 +231,7 @@ def _resolved(path: Path) -> tuple[Path, bool]:
 def files_inside(root: Path, relatives: Iterable[str]) -> dict[str, Path]:
     """The absolute paths of many files in `root`, a folder that is resolved; those that `resolve_inside` would refuse
     are left out. Takes one system call for most files, where `Path.resolve` looks at every folder above as well."""
+    # A data set of a million clips has few folders, and each of these is resolved once
     found: dict[str, Path] = {}
     folders: dict[Path, Path] = {}
     for relative in relatives:
@@ -329,6 +330,7 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
         OSError: If it cannot be written, with the name of the file.
     """
     # No longer than most names: the limit of the file system holds for it, too.
+    # Beside the file, since a rename is atomic only within one file system
     temporary = path.with_name(f".{uuid.uuid4().hex[:8]}.tmp")
     try:
         write(temporary)

@@ -148,6 +148,7 @@ class ProgressBar:
     def update(self, done: int, more: str = "") -> None:
         """Show how many items are done, and `more`, another text that changes."""
         now = time.monotonic()
+        # Of this run: a resumed one would otherwise claim what an earlier one did
         rate = (done - self._before) / max(now - self._begun, 1e-9)
         rate_text = f"{rate:,.1f} per second" if rate >= 1 or not rate else f"{1 / rate:,.1f} s each"
         self._bar.update(self._task, completed=done, rate=rate_text, more=more)
@@ -225,6 +226,7 @@ def find_launch() -> Launch:
         count = _number(world)
         if count > 1:
             launch = Launch(_number(rank), count, _number(local))
+            # Such a process would wait for others that never come
             if launch.rank >= count:
                 raise UserError(f"{rank}={launch.rank} in the environment; expected less than {world}, {count}")
             return launch

@@ -114,6 +114,7 @@ def audit_splits(dataset: PairDataset, by: Sequence[str] = ("group_id",)) -> Spl
     splits = [pair.split for pair in dataset.pairs]
     split_of = {pair.pair_id: pair.split for pair in dataset.pairs}
     both_ends = () if dataset.preferences is None else dataset.preferences[["chosen_id", "rejected_id"]].to_numpy()
+    # A comparison between splits is in none: to train on it would show the tested pair
     compared = [(split_of[chosen], split_of[rejected]) for chosen, rejected in both_ends]
     comparisons = Counter(first for first, second in compared if first is not None and first == second)
     by_split: dict[str, dict[str, Any]] = {}
@@ -223,6 +224,7 @@ def values_of(dataset: PairDataset, by: Sequence[str], near: NearIdentical) -> V
     for pair, hashes in zip(dataset.pairs, clips, strict=True):
         if hashes[-1] in cluster_of:
             groups[cluster_of[hashes[-1]]].add(pair.group_id)
+    # Systems that degrade one recording give near-identical responses of one group on purpose
     allowed = set() if "group_id" in by else {cluster for cluster, ids in groups.items() if len(ids) == 1}
     pair_clusters = [[cluster_of[clip] for clip in hashes if clip in cluster_of] for hashes in clips]
     near_responses = [[cluster_of[hashes[-1]]] if hashes[-1] in cluster_of else [] for hashes in clips]

@@ -40,6 +40,7 @@ def augment_pair(pair: Pair, settings: Augmentation, seed: int, epoch: int) -> P
     Raises:
         AudioError: If a clip cannot be read.
     """
+    # `hash` of a text differs between processes
     pair_number = int.from_bytes(hashlib.sha256(pair.pair_id.encode()).digest()[:8], "little")
 
     def augmented(source: AudioSource, number: int) -> Clip:

@@ -132,6 +132,7 @@ class PairDataModule(L.LightningDataModule):
         if rank_zero_only.rank == 0:  # pyright: ignore[reportFunctionMemberAccess]
             for note in self.train.notes:
                 say(f"training targets: {note}")
+        # Plain means and no augmentation, whatever is trained on: what is measured must not change with the recipe
         self.validation, self.validation_preferences = RatedPairs(validation), human_comparisons(validation)
         self._find_comparisons(training)
 
@@ -192,6 +193,7 @@ class PairDataModule(L.LightningDataModule):
     def mean_ratings(self) -> Tensor:
         """Mean rating of each dimension; the middle of the scale where there is none."""
         middle = torch.tensor([(d.minimum + d.maximum) / 2 for d in self.dimensions])
+        # Preferences fix no level: in the middle a score can move either way
         means = self.train.scores.nanmean(0) if self.shares[0] else middle
         return torch.where(means.isnan(), middle, means)
 
@@ -242,6 +244,7 @@ class PairDataModule(L.LightningDataModule):
     def _training_plan(self) -> FixedSize | ByTokens:
         """The training batches, planned once for these settings: `batch_tokens` auto is replaced by what was found."""
         settings = self.settings
+        # Planned once: with a million items it takes seconds, and Lightning asks several times
         if self._planned is None or self._planned[0] is not settings:
             plan = self._plan(self.train, self._compared, self.shares, settings.batch_size, shuffle=True)
             self._planned = settings, plan

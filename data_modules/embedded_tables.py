@@ -149,6 +149,7 @@ class _Window:
 
     def cell(self, row: int, column: str) -> pa.Scalar[Any]:
         with self._lock:
+            # Parquet is read forwards: for an earlier row reading begins anew at its row group
             if not self._kept or row < self._kept[0][0]:
                 self._rest, self._next = self._table.read_from(row), 0
                 self._kept.clear()
@@ -170,6 +171,7 @@ class _Window:
         self._kept.append((start, part))
         self._next = start + part.num_rows
         self._bytes += part.nbytes
+        # Threads ask a little out of order: what was read last stays, as far as the memory allows
         while self._bytes > _WINDOW_BYTES and len(self._kept) > 1 and self._next - self._kept[1][0] >= _WINDOW_ROWS:
             self._bytes -= self._kept.popleft()[1].nbytes
 

@@ -89,6 +89,7 @@ def fingerprint(samples: np.ndarray) -> Fingerprint:
         window = torch.hann_window(FRAME)
         spectrum = torch.stft(padded, FFT, HOP, FRAME, window, center=False, return_complex=True)
         cumulated = pad(spectrum.abs().double().square().cumsum(0), (0, 0, 1, 0))
+        # As differences of running sums: a band's energy whatever its width
         energies = (cumulated[edges[1:]] - cumulated[edges[:-1]]).T.numpy()
     differences = np.diff(np.diff(energies, axis=1), axis=0) < 0  # E(n, m) - E(n, m+1) grows
     loudness = energies.sum(axis=1)[1:]
@@ -102,6 +103,7 @@ def bit_error_rate(first: Fingerprint, second: Fingerprint) -> float | None:
     best: float | None = None
     longer = max(np.count_nonzero(first.counts), np.count_nonzero(second.counts))
     # the shifts (windows) at which most sub-fingerprints are equal, with their neighbours
+    # Equal sub-fingerprints vote for the shift at which they stand: trying all shifts would take their square
     _, in_first, in_second = np.intersect1d(first.bits, second.bits, return_indices=True)
     shifts, votes = np.unique(in_first - in_second, return_counts=True)
     frequent = shifts[np.argsort(-votes, kind="stable")[:_SHIFTS]]
@@ -170,6 +172,8 @@ def _candidates(fingerprints: Sequence[Fingerprint]) -> Iterator[tuple[int, int]
     for start in range(0, len(fingerprints), _BLOCK):
         positions = np.flatnonzero((clips >= start) & (clips < start + _BLOCK))
         matches = []
+        # In the sorted list equal sub-fingerprints are neighbours; a common one (hum) would pair every clip with
+        # every other
         for distance in range(1, _NEIGHBOURS + 1):
             positions = positions[positions >= distance]
             positions = positions[bits[positions] == bits[positions - distance]]

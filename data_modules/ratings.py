@@ -186,6 +186,7 @@ class RatingTable:
         Means of the same ratings are equal.
         """
         n_others = self.counts[self.items] - 1
+        # From the sums, without a loop over raters; `tied` mends what the subtraction rounds
         others_sum = self.sums[self.items] - self.scores
         return tied(np.where(n_others > 0, others_sum / np.maximum(n_others, 1), np.nan))
 
@@ -375,6 +376,7 @@ class _Check:
         import pandas as pd
 
         try:
+            # A million cells have few distinct texts, and each is checked once
             codes, distinct = pd.factorize(self.table[column], use_na_sentinel=False)
         except TypeError:  # a list, say, which is refused then
             codes, distinct = np.arange(len(self.table)), self.table[column]

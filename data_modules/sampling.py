@@ -96,6 +96,8 @@ class EpochOrder:
                 positions = torch.randperm(int(self.clusters.max(initial=0)) + 1, generator=generator).numpy()
                 item_positions = positions[self.clusters]
                 order.sort(key=lambda item: item_positions[item])
+        # Filled up from the start, so that all ranks have equally many: one without a batch would leave the others
+        # waiting
         order = list(islice(cycle(order), len(self) * self.ranks))
         share = list[int]()
         run = 1 if self.clusters is None else self.run or max(1, len(self))
@@ -200,6 +202,7 @@ class ByTokens:
         # Lightning asks for the number of batches once, so epochs may not differ in it
         steps = self._planned(0)
         items = sum(len(step[0]) for step in steps)
+        # Some to spare, since other epochs mix lengths in other ways and may need a few more
         self._steps = min(items, len(steps) + len(steps) // _SPARE)
         self.steps = self._steps * readers
 
@@ -241,6 +244,7 @@ class ByTokens:
         largest = max(
             range(len(steps)), key=lambda step: max(lengths[batch].max() * len(batch) for batch in steps[step])
         )
+        # The largest first: if memory runs out it does so in the first minute, and not in the night
         return [steps[largest], *steps[:largest], *steps[largest + 1 :]]
 
 
@@ -256,6 +260,7 @@ def _steps_of(
     steps = []
     for start in range(0, len(orders[0]), kind.window):
         parts = [_by_length(order[start : start + kind.window], kind, rng) for order in orders]
+        # By the longest over ranks: they wait for each other at every step
         lengths = np.max([kind.lengths[part] for part in parts], axis=0) * kind.rows
         clusters = None if kind.clusters is None else kind.clusters[parts[0]]
         edges = _step_edges(lengths.tolist(), clusters, budget)
@@ -266,6 +271,7 @@ def _steps_of(
 
 def _by_length(items: np.ndarray, kind: Kind, rng: np.random.Generator) -> np.ndarray:
     """The items, shortest first to within `JITTER`; those of a cluster together, by the longest of them."""
+    # Sorted strictly, the same items would share a batch in every epoch
     keys = kind.lengths[items] * rng.uniform(1, 1 + JITTER, len(items))
     if kind.clusters is not None:  # keys are random, so no two clusters share one
         keys = pd.Series(keys).groupby(kind.clusters[items]).transform("max").to_numpy()

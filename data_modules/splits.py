@@ -157,6 +157,7 @@ def _load_unsplit(folder: str | Path, by: Sequence[str], overwrite: bool) -> Pai
 def _components(dataset: PairDataset, by: Sequence[str]) -> list[list[int]]:
     """Positions of the pairs of each component."""
     values = values_of(dataset, by, near_identical(dataset))
+    # With groups apart all that would be a leak is kept together; without, pairs are set aside instead (docstring)
     kinds = refused_kinds(by) if "group_id" in by else by
     return components(
         [[(kind, value) for kind in kinds for value in values[kind][n]] for n in range(len(dataset.pairs))]
@@ -180,6 +181,7 @@ def _assign(
     scores = dataset.mean_scores()
     for dimension in dataset.card.dimensions:
         share = (scores[dimension.name] - dimension.minimum) / (dimension.maximum - dimension.minimum)
+        # From worst to best on every dimension, or the mean over them would add up opposites
         scores[dimension.name] = share if dimension.higher_is_better else 1 - share
     quality = scores.mean(axis=1)
     means = [float(quality.iloc[list(part)].mean()) for part in parts]
@@ -217,6 +219,7 @@ def _write(dataset: PairDataset, splits: Mapping[int, str], request: Mapping[str
     pairs = tuple(dataclasses.replace(pair, split=name) for pair, name in zip(dataset.pairs, new_splits, strict=True))
     split = dataclasses.replace(dataset, pairs=pairs)
     assert isinstance(dataset.root, Path)  # _load_unsplit refuses others
+    # What was written is audited as training will do it, not as this function means it
     audit = audit_splits(split, by)
     refuse_leaks(split, audit)
     set_aside = [dataset.pairs[position].pair_id for position in sorted(aside)]
@@ -282,6 +285,7 @@ def assign(
         return _assign_once([range(len(sizes))], sizes, fractions, rng)
     # one trial may end far off where components are few and large; with very many each is even, and takes long
     trials = max(1, min(_MOST_TRIALS, _MOST_ASSIGNED // max(len(sizes), 1)))
+    # Thirds by score, so that no split gets only the good or only the bad responses
     rated = [number for number in np.argsort(scores, kind="stable").tolist() if not math.isnan(scores[number])]
     strata = [stratum.tolist() for stratum in np.array_split(np.array(rated, int), 3)]
     strata.append([number for number, score in enumerate(scores) if math.isnan(score)])
@@ -306,6 +310,8 @@ def _assign_once(
         total += sum(sizes[number] for number in stratum)
         shuffled = [stratum[i] for i in rng.permutation(len(stratum))]
         for number in sorted(shuffled, key=lambda number: -math.floor(math.log2(sizes[number]))):
+            # By what a split should have by now, and not of the whole: else the first stratum would fill the smallest
+            # split
             name = max(fractions, key=lambda name: fractions[name] / fraction_sum * total - split_sizes[name])
             members[name].append(number)
             split_sizes[name] += sizes[number]

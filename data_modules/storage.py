@@ -168,6 +168,7 @@ def pair_columns(path: DataPath) -> Iterator[tuple[dict[str, list[Any]], StoredF
         for number in range(len(groups)):
             row = 0
             for batch in opened.iter_batches(_BATCH_ROWS, row_groups=[number], columns=texts, use_threads=False):
+                # pyarrow trusts offsets in a file: a damaged one would end the process with a segmentation fault
                 batch.validate(full=True)
                 columns = {name: array_values(batch.column(name)) for name in batch.schema.names}
                 tags = (tuple((tag["name"], tag["value"]) for tag in cell or ()) for cell in columns[TAGS])
@@ -228,6 +229,7 @@ def column_fault(
     for column in (*names, *TEXT_COLUMNS):
         pattern, expected = (NAME, A_NAME) if column in names else (_TEXT, "text, not empty")
         values, none_is_good = columns[column], column not in names[: 1 + grouped]
+        # Each distinct text once: a column of a million rows has few of them
         good = {value for value in {v for v in values if isinstance(v, str)} if pattern.fullmatch(value)}
         are_bad = (
             (row, column, value, expected)

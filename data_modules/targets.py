@@ -90,6 +90,7 @@ def _corrected(table: RatingTable, dimension: Dimension) -> tuple[np.ndarray, li
             f"the raters fall into {model.n_components} panels without a common item; biases are corrected within "
             "each, differences between panels stay"
         )
+    # A head predicts inside the scale: what lies beyond could never be reached, and would pull for ever
     bounded = np.clip(values, dimension.minimum, dimension.maximum)
     if n_clipped := int((np.abs(bounded - values) > 1e-9).sum()):
         share_text = f"{n_clipped} of {np.isfinite(values).sum()} targets"
@@ -127,6 +128,7 @@ def _histograms(tables: Sequence[RatingTable], dimensions: Sequence[Dimension]) 
     shape = (tables[0].n_items, len(dimensions), max(dimension.steps for dimension in dimensions))
     counts = np.zeros(shape, np.int32)
     for column, (dimension, table) in enumerate(zip(dimensions, tables, strict=True)):
+        # `rint`, since (1.7 - 1) / 0.1 is 6.999999999999999
         steps = np.rint((table.scores - dimension.minimum) / (dimension.step or 1)).astype(np.int64)
         np.add.at(counts[:, column], (table.items, steps), 1)
     return counts
@@ -196,6 +198,7 @@ def variance_components(table: RatingTable) -> VarianceComponents | None:
     n_items, n_ratings = len(counts), len(table.scores)
     if n_items < 2 or n_ratings == n_items:
         return None
+    # Items with one rating have no deviation, and take no degree of freedom either
     within = np.square(table.scores - all_means[table.items]).sum() / (n_ratings - n_items)
     among = (counts * np.square(means - table.scores.mean())).sum() / (n_items - 1)
     n_raters = (n_ratings - np.square(counts).sum() / n_ratings) / (n_items - 1)  # in a balanced panel their number

@@ -67,6 +67,7 @@ def human_comparisons(dataset: PairDataset) -> list[ComparedPair]:
         chosen=index.get_indexer(pd.Index(dataset.preferences["chosen_id"])),
         rejected=index.get_indexer(pd.Index(dataset.preferences["rejected_id"])),
     )
+    # One item for all dimensions, so that both pairs are read once
     wide = rows.pivot(index=["chosen", "rejected", "rater_id"], columns="dimension", values="strength").sort_index()
     names = [dimension.name for dimension in dataset.card.dimensions]
     strengths = torch.from_numpy(wide.reindex(columns=names).to_numpy(np.float32, copy=True))
@@ -117,7 +118,9 @@ def counterfactuals(dataset: PairDataset, min_score: float) -> list[ComparedPair
     judged_ids = set(dataset.ratings["pair_id"])
     if dataset.preferences is not None:
         judged_ids |= {*dataset.preferences["chosen_id"], *dataset.preferences["rejected_id"]}
+    # By content and not by id: a combination that people rated under another name is theirs to judge
     judged = {(contexts[index], responses[index]) for index, pair in enumerate(pairs) if pair.pair_id in judged_ids}
+    # Of one system: otherwise the voice of the system would tell which response is out of place
     siblings: dict[tuple[str, str | None], list[int]] = {}
     for position, pair in enumerate(pairs):
         siblings.setdefault((pair.group_id, pair.system_id), []).append(position)
@@ -138,6 +141,7 @@ def counterfactuals(dataset: PairDataset, min_score: float) -> list[ComparedPair
         if len({contexts[position] for position in members}) == 1:
             continue
         for index, position in enumerate(members):
+            # Without a context no response can be out of place
             if not good[position].any() or contexts[position] == _NO_CONTEXT:
                 continue
             pair = pairs[position]

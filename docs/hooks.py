@@ -1,4 +1,4 @@
-"""What `make docs` adds: commands, configuration, fields of reports, measures of delivery, and the Python reference."""
+"""What `make docs` adds: commands, configuration, fields of reports, prices, measures of delivery, the Python API."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ PACKAGE = ROOT / "build" / "package" / "empathy_judge"
 MARK = "<!-- commands -->"
 CONFIGURATION = "<!-- configuration -->"
 REPORT_FIELDS = "<!-- fields of reports -->"
+PRICES = "<!-- prices -->"
 DELIVERY = "<!-- measures of delivery: {} -->"
 _NO_CODE = {"benchmarks", "build", "docs", "examples", "tests"}
 
@@ -33,11 +34,12 @@ def on_pre_build(config: Any) -> None:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Put commands, configuration, fields of reports and the measures of delivery where a page has their mark."""
+    """Put commands, configuration, fields of reports, prices and measures of delivery where a page has their mark."""
     for mark, made in (
         (MARK, commands_page),
         (CONFIGURATION, configuration_page),
         (REPORT_FIELDS, report_fields),
+        (PRICES, prices_table),
         (DELIVERY.format("clip"), lambda: delivery_table("clip")),
         (DELIVERY.format("frames"), lambda: delivery_table("frames")),
     ):
@@ -52,6 +54,17 @@ def delivery_table(of: Literal["clip", "frames"]) -> str:
 
     rows = [_table_row(name, "", what) for name, what in (FUNCTIONALS if of == "clip" else SPECTRAL).items()]
     return "\n".join(["| measure | what it is |", "|---|---|", *rows])
+
+
+def prices_table() -> str:
+    """What vendors ask for their models, and when they retire them, as Markdown."""
+    from empathy_judge.eval.judges.prompted.prices import AS_OF, PRICES, RETIRED
+
+    rows = [
+        f"| `{model}` | {price.text_in:g} | {price.audio_in:g} | {price.out:g} | {RETIRED.get(model, '')} |"
+        for model, price in PRICES.items()
+    ]
+    return "\n".join([f"| {AS_OF} | text in | audio in | out | retires |", "|---|---|---|---|---|", *rows])
 
 
 def report_fields() -> str:

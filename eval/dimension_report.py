@@ -152,6 +152,7 @@ def check_reports(
         failed = {}
         if check in possible:
             changed = items[f"{check.name}_score"].to_numpy(np.float64)
+            # Only items scored in both runs: a check may make clips unreadable, and those left could be the easy ones
             both = np.isfinite(changed)
             score = judged.score[both]
             changes = np.abs(changed[both] - score)
@@ -197,6 +198,7 @@ def slice_report(judged: Judged, items: pd.DataFrame, chosen: np.ndarray, checks
     drawn = Resamples.sample(
         judged.panel.draws.codes[chosen].astype(str), judged.panel.draws.resamples, judged.panel.seed
     )
+    # Draws of the slice's own groups: in those of the whole a small slice would often be missing
     correlation, spearmen = _after(checks, items, score, human, drawn)
     results = {}
     for check in checks:
@@ -308,6 +310,7 @@ def _verdicts(
             given=estimate(np.mean, given, resamples=draws) if bound is None else estimate_share(given, draws),
             wrong=estimate_share(wrong[decided], draws.select(decided)) if decided.any() else undefined,
         )
+    # The surest first, so that the curve is that of a judge that abstains from the rest
     order = np.argsort(-confidence, kind="stable")
     ends = np.unique(np.ceil(np.linspace(0, 1, _COVERAGES + 1)[1:] * len(order)).astype(np.intp))
     risks = np.cumsum(wrong[order])[ends - 1] / ends

@@ -114,6 +114,7 @@ def explain(
     for side, audio in (("context", context), ("response", response)):
         if audio is not None:
             scorer.check_clip(clip(audio))
+            # At the rate of the edits, so that a score changes by an edit and not by resampling
             clips[side] = Clip(decode(clip(audio), voice.RATE), voice.RATE)
     if situation is not None:
         check_situation(situation)
@@ -168,6 +169,7 @@ def _by_occlusion(
             edits = dict(zip(ways, changes, strict=True))
             # neighbouring windows share three quarters: a change in only one of them comes from the edit, not the clip
             smoothed = convolve1d(changes, _SMOOTHING, axis=1, mode="nearest")
+            # Within each edit, whose changes have a size of their own: only where they lie is shuffled
             null = -np.stack([rng.permuted(smoothed, axis=1).mean(0) for _ in range(_PERMUTATIONS)])
             curves.append(_curve(side, dimension, (seconds, starts, ends), -smoothed.mean(0), null, edits))
     return Explanation(scores, curves)
@@ -189,6 +191,7 @@ def _curve(
     """
     seconds, starts, ends = windows
     middle, scale = float(np.median(contributions)), dimension.maximum - dimension.minimum
+    # The largest deviation over all windows, since the worst of many windows is looked at
     deviations = null - np.median(null, 1, keepdims=True)
     # Where lower is better, points that are added are a cost
     cost = 1 if dimension.higher_is_better else -1
@@ -244,6 +247,7 @@ def noise_floor(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     spectra = np.empty_like(power)
     for index in range(len(power)):
         nearby = slice(max(0, index - reach), index + reach + 1)
+        # The room and not silence: digital silence in the middle of a clip is a sound of its own to a judge
         quiet = level[nearby] <= np.percentile(level[nearby], _QUIET)
         spectra[index] = power[nearby][quiet].mean(0)
     nearest = np.clip(np.arange(len(frames)) - 1, 0, len(power) - 1)

@@ -87,6 +87,7 @@ class Panel:
         """A mask of shape (n,) of the items that all of these judges scored."""
         mask = np.ones(len(self.items), dtype=bool)
         for judge in judges:
+            # Who scored nothing on this dimension has scored none of its items
             mask &= ~np.isnan(self.scores[judge]) if judge in self.scores else False
         return mask
 
@@ -304,6 +305,7 @@ def read_frame(
     )
     _check_rows(frame, cells, column)
     _check_spread(frame, source)
+    # By dataset too: the same name may stand for another scale there
     by_scale = frame.groupby(["dataset", "dimension"], sort=False, dropna=False)["score"]
     frame = frame.assign(score=by_scale.transform(same_scores), cluster=frame["group_id"])
     return Frame(frame.loc[:, list(COLUMNS)], source, tuple(table.path for table in tables))

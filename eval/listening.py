@@ -151,6 +151,7 @@ def listening_sentence(checks: Mapping[str, CheckReport], full: Statistic) -> Li
         # Without the context the situation text is gone as well
         by_response = response_only is not None and response_only.kind == "stays"
         return _said("durations_only", "warn", full=full, silent=silent, by_response=by_response)
+    # The response is what is judged, so a judge that does without it is asked nothing else
     without_response = context_only is not None and context_only.kind == "stays"
     if without_response or (response_swapped is not None and response_swapped.is_ignored):
         return _said("context_only", "warn", without_response=without_response)
@@ -167,6 +168,7 @@ def _reaction(name: str, check: CheckReport, full: float) -> _Reaction:
     remaining, drop = check.spearman, check.drop
     if check.n == 0:
         return _Reaction("unclear", name, why="no_scores")
+    # All scores equal: no order is left, which is the largest fall there is
     if remaining.value is None and check.n >= MIN_ITEMS:
         return _Reaction("falls", name, is_gone=True)  # the scores are constant
     # Of a judge that hardly agrees with people, half of the little agreement is all that it can lose
@@ -205,6 +207,7 @@ def _by_two_questions(context: _Reaction, voice: _Reaction, words: _Reaction | N
 def _context(found: Mapping[str, _Reaction]) -> _Reaction:
     """Whether the context is needed: decided by the swapped context where that check was possible."""
     swapped, response_only = found.get("context_swapped"), found.get("response_only")
+    # Swapped contexts are as familiar to the judge as its own; none at all may be unlike anything in its training
     if swapped is not None and swapped.why != "no_scores":
         return swapped
     return response_only or swapped or _Reaction("unclear", why="no_context_check")
@@ -311,6 +314,7 @@ def _commonality(full: np.ndarray, voice_only: np.ndarray, words_only: np.ndarra
     voice, words, both = np.nan_to_num(
         [voice_r, words_r, pearson(voice_only, words_only)]
     )  # constant: explains nothing
+    # Two predictors explain no less than the better one, whatever rounding says
     lower_bound = max(voice**2, words**2)
     # Two checks with the same scores explain together no more than each one alone
     unshared = 1 - both**2

@@ -237,6 +237,7 @@ def _measured(
     assessed = [
         (pair, assessment) for pair, assessment in zip(pairs, after, strict=True) if isinstance(assessment, Assessment)
     ]
+    # What gets no reward cannot be used by a policy, however high its score
     rewarded = [(pair, assessment) for pair, assessment in assessed if _reward(pair, assessment, units).code is None]
     draws = Resamples.sample([group_of(pair) for pair, _ in rewarded], resamples, seed)
     results = {}
@@ -262,6 +263,7 @@ def _verdict(gain: Statistic, all_caught: bool) -> StressVerdict:
     """The verdict ``rises`` means that the gain is beyond the tolerance and its interval is above 0."""
     if gain.value is None:
         return "caught" if all_caught else "not possible"
+    # Both: a gain may be certain and useless, or large by chance
     if gain.value > TOLERANCE and gain.low is not None and gain.low > 0:
         return "rises"
     return "holds" if gain.high is not None and gain.high <= TOLERANCE else "not clear"
@@ -322,6 +324,7 @@ def adversarial(judge: EmpathyJudge, pair: Pair) -> Clip:
     signs = torch.tensor([1.0 if dimension.higher_is_better else -1.0 for dimension in judge.dimensions])
     spans = torch.tensor([dimension.maximum - dimension.minimum for dimension in judge.dimensions])
     radius = float(samples.norm()) * 10 ** (-ADVERSARIAL_SNR / 20)
+    # The best of all steps: a fixed step may pass the top
     noise, best, best_merit = torch.zeros_like(samples), torch.zeros_like(samples), -np.inf
     with torch.inference_mode(False), torch.enable_grad():
         for _ in range(_ADVERSARIAL_STEPS):
@@ -353,6 +356,7 @@ def _whisper_features(judge: EmpathyJudge, samples: Tensor, frames: int) -> Tens
     if not isinstance(judge.backbone, WhisperTowerModel | Whisper):
         raise _NotPossible("the spectrograms of this backbone cannot be differentiated here")
     extractor = judge.backbone.extractor
+    # As long as the features of the judge, which may read a shorter window than 30 s
     padded = torch.nn.functional.pad(samples, (0, frames * extractor.hop_length - len(samples)))
     window = torch.hann_window(extractor.n_fft)
     power = torch.stft(padded, extractor.n_fft, extractor.hop_length, window=window, return_complex=True)

@@ -148,10 +148,12 @@ def fit(
     Raises:
         ValueError: If a dimension has ratings of fewer than two groups.
     """
+    # A block without variance (a backbone without language model) would be a kernel of one value: it is no choice
     vary = [bool(sample.features[:, blocks == block].var(0).any()) for block in range(int(blocks.max()) + 1)]
     omit: list[tuple[int, ...]] = [()]
     if may_omit and any(vary[1:]):
         omit = [(), (0,)] if vary[0] else [(0,)]
+    # Block 1 is the audio encoder. To leave out the rest is only another choice where something else varies
     others = tuple(block for block in range(len(vary)) if block != 1)
     alone = others if may_omit and vary[1:2] == [True] and any(vary[2:]) else ()
     scales = {
@@ -162,6 +164,8 @@ def fit(
         return _ranks(portion.targets, sample.targets)
 
     # Ratings and ranks side by side, since most of the time is spent on what does not depend on the targets
+    # A candidate decomposes a matrix of all landmarks, in time that grows with the cube of their number: it is chosen
+    # on a part of them
     subset, count = FeatureBatch(*(values[:MODEL_SELECTION_SIZE] for values in sample)), sample.targets.shape[1]
     columns = [slice(count), slice(count, 2 * count)] if may_rank else [slice(count)]
     if may_rank:
@@ -192,6 +196,7 @@ def fit(
         """Whether its errors are smaller by far more than that differs between groups."""
         of_choice, of_other = (np.mean([errors for errors, _ in measured(one)], 0) for one in (choice, other))
         _, group = np.unique(subset.groups, return_inverse=True)
+        # Summed over a group, since pairs of one speaker or script err alike and are no evidence of their own
         gains = np.bincount(group, (of_other - of_choice)[:, kind].mean(1))
         return bool(gains.sum() > ERRORS * gains.std(ddof=1) * np.sqrt(len(gains)))
 
@@ -201,6 +206,7 @@ def fit(
     for kind in columns:
         best = best_among(itertools.product(widths, omit), kind)
         if alone:
+            # Two widths and not all: each further choice is another chance to be ahead by luck
             other = best_among([(width, alone) for width in dict.fromkeys((widths[0], best[0]))], kind)
             # Another division may put all ratings of a dimension with few into one fold
             with suppress(ValueError):
@@ -220,6 +226,7 @@ def fit(
     (width, omitted), equations = best, candidates[best]
     block_scale = scales[omitted]
     scaled = sample.features * block_scale
+    # The choice was made on fewer pairs than there are, so the sums of the subset are not those of all
     if portions is not None or len(subset.groups) < len(scaled):
         equations, kind = _NormalEquations(scaled, width, seed), slice(count)
         for portion in [sample] if portions is None else portions:
@@ -254,6 +261,8 @@ class _NormalEquations:
         # Pairs that are nearly alike give a direction of almost no length, by whose root the next line would divide
         significant = values > _LEAST * values[-1]
         self._map = vectors[:, significant] / np.sqrt(values[significant])  # from comparisons to coordinates
+        # Sums of each fold, from which those without it follow by subtraction: no pair is read again for a fold or a
+        # penalty
         self._sums: dict[tuple[int, int], list[Any]] = {}  # (fold, dimension) -> X'X, X'y, X'1, y'y, y'1, 1'1
         self._folds: dict[Any, int] = {}
         self.pairs = self._dimensions = 0
@@ -320,6 +329,7 @@ class _NormalEquations:
                     error = yy - 2 * (beta @ xy + bias * y1) + beta @ xx @ beta + 2 * bias * (beta @ x1) + bias**2 * n
                     losses[number, dimension] += error
             variance = totals[3] - totals[4] ** 2 / totals[5]
+            # Shares of the variance, so that dimensions on scales of other lengths weigh the same in their mean
             losses[:, dimension] /= max(variance, 1e-12)
         return losses
 
@@ -374,6 +384,7 @@ class _NormalEquations:
                 rated = (folds == fold) & ~np.isnan(portion.targets[:, dimension])
                 predictions, ratings = predicted[rated, dimension], portion.targets[rated, dimension]
                 if rated.sum() > 2 and np.ptp(predictions) > 0 and np.ptp(ratings) > 0:
+                    # Within a fold: predictions of two folds come from two fits, whose levels need not agree
                     correlations.append(np.corrcoef(rankdata(predictions), rankdata(ratings))[0, 1])
             agreements[dimension] = np.mean(correlations) if correlations else 0.0
         return errors, agreements
@@ -392,6 +403,7 @@ def scale_blocks(features: np.ndarray, blocks: np.ndarray, omitted: Sequence[int
     """Factors that make the variances of each block add up to 1 / blocks, where only blocks that vary are counted."""
     totals = np.bincount(blocks, features.var(0))
     totals[list(omitted)] = 0.0
+    # A block that is all zeros, such as a context that no pair has, must not take weight from the others
     counts = totals > 0
     factors = np.where(counts, 1 / np.sqrt(np.where(counts, totals, 1.0)), 0.0)
     return factors[blocks] / np.sqrt(max(1, counts.sum()))
@@ -408,6 +420,7 @@ def _ranks(targets: np.ndarray, known: np.ndarray) -> np.ndarray:
             for values in (ordered, targets[:, column])
         )
         if np.ptp(ordered) > 0:
+            # In rating points, since the head and its calibration know no other unit
             spread = ordered.mean() + ordered.std() * (ranks - of_known.mean()) / of_known.std()
             ranked[:, column] = np.where(np.isnan(targets[:, column]), np.nan, spread)
     return ranked

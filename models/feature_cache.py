@@ -26,9 +26,10 @@ from .backbones.audio_language_model import AudioLanguageModel
 from .backbones.configuration import in_json
 from .backbones.inputs import Inputs
 from .backbones.layers import capture_outputs, passing_on
-from .judge import EmpathyJudge, EncodedClip, EncodedWindow
+from .judge import EmpathyJudge
 from .lora import part_of
 from .settings import LongClips
+from .windows import EncodedClip, EncodedWindow
 
 _VERSION = "2"
 """Changes whenever the same weights and content could give other states."""
@@ -64,6 +65,7 @@ class ClipStates:
         """Audio states of a clip; None where they are not stored. `long_clips` = whether a long one may be in windows;
         None = as in training. Raises as `name`."""
         stored = self.store.get(self.name(source))
+        # A clip that is read whole has the same states under either policy, and so is looked for first
         if stored is None and (long_clips or self._long_clips) == "window":
             stored = self.store.get(self.name(source, in_windows=True))
         if stored is None:
@@ -83,6 +85,7 @@ class ClipStates:
             "heard": torch.tensor([window.real_tokens for window in encoded]),
         }
         if len(encoded) > 1:
+            # Only then: a clip that is read whole has the weight 1
             tensors["weights"] = torch.tensor([window.weight for window in encoded], dtype=torch.float64)
         for name in ("layers", "functionals"):
             if getattr(encoded[0], name) is not None:
@@ -143,6 +146,7 @@ class PairStates:
 
     def _text(self, pair: Pair) -> str:
         """Hash of the question about a pair."""
+        # Pairs mostly differ in their clips alone, and rendering a template takes longer than the look-up
         key = pair.situation, tuple(turn.role for turn in pair.context)
         if key not in self._texts:
             self._backbone.check_situation(pair.situation)
@@ -159,6 +163,7 @@ class PairStates:
         """Run the layers below on the inputs of these pairs, on the judge's device, and store what they compute."""
         hidden = states_entering(self._backbone, inputs, self.first).cpu()
         mask, response = inputs.attention_mask.bool().cpu(), inputs.response_mask.cpu()
+        # Without windows each pair is one row
         weights = torch.eye(len(pairs)) if inputs.window_weights is None else inputs.window_weights.cpu()
         for pair, of_pair in zip(pairs, weights, strict=True):
             # Padding is not stored: it differs from batch to batch
@@ -193,6 +198,7 @@ class PairStates:
             weights.append(stored["shares"][None])
             of_clips.append(stored)
         side = self._judge.settings.padding_side
+        # Padded anew, as the pairs of this batch need it
         mask = _padded([torch.ones(len(rows), dtype=torch.int64) for rows in hidden], side)
         return Inputs(
             input_ids=torch.zeros_like(mask),  # nothing reads them: they are in the hidden states
@@ -212,6 +218,7 @@ class PairStates:
 
 def states_entering(backbone: AudioLanguageModel, inputs: Inputs, first: int) -> Tensor:
     """Hidden states `(batch, tokens, hidden)` that enter layer `first`; the layers from there on are not computed."""
+    # The module is asked as a whole, so that embeddings and positions are the official ones; the upper layers pass on
     layers = backbone.layers[first:]
     with passing_on(layers), capture_outputs(layers[:1]) as passed_on:
         backbone.hidden_states(replace(inputs, packed=None))

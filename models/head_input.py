@@ -127,6 +127,7 @@ class HeadInput(nn.Module):
         """Features `(pairs, size)`, float32, from the pooled states `(rows, hidden)` and the inputs of the same rows. A
         pair that is read in windows gets the weighted mean of its rows."""
         features = self.standardised(pooled, *self.raw(inputs)) if self._of_clips else pooled
+        # After the features of each row and before the kernel: distances are those of whole pairs, as in the fit
         if inputs.window_weights is not None:
             features = inputs.window_weights @ features
         if not self.settings.landmarks:
@@ -155,8 +156,10 @@ class HeadInput(nn.Module):
     def standardised(self, pooled: Tensor, layers: Tensor | None, functionals: Tensor | None) -> Tensor:
         """Features of all blocks `(rows, features)` from the pooled states `(rows, hidden)` and from `raw`, before they
         are compared with landmarks."""
+        # The states of backbones differ in size: the norm puts them beside values that are standardised
         features = [layer_norm(pooled, pooled.shape[-1:])]
         if layers is not None:
+            # Weights of a mean: however they move, the mix keeps the scale that was standardised
             weights = self.layer_weights.softmax(0)[:, None, None]
             features.append(self._share * (weights * self._standardised("layers", layers)).sum(2).flatten(1))
         if functionals is not None:
@@ -165,6 +168,7 @@ class HeadInput(nn.Module):
 
     def _standardised(self, name: str, values: Tensor) -> Tensor:
         scaled = (values - self.get_buffer(f"{name}_mean")) / self.get_buffer(f"{name}_scale")
+        # 0 is the mean of the training split, so that what is not known moves the score neither way
         return torch.where(scaled.isnan(), 0, scaled).clamp(-_FURTHEST, _FURTHEST)
 
     @torch.no_grad()
@@ -173,6 +177,7 @@ class HeadInput(nn.Module):
         as the scale of what is read of the clips."""
         for name, values in (("layers", layers), ("functionals", functionals)):
             if values is not None:
+                # Each feature over the clips that have it: a pair without context says nothing of contexts
                 known = ~values.isnan()
                 count = known.sum(0).clamp(min=1)
                 mean = torch.where(known, values, 0).double().sum(0) / count
@@ -189,6 +194,7 @@ def _of_pairs(clips: Tensor | None, clip_rows: Tensor | None) -> Tensor | None:
         return None
     assert clip_rows is not None, "inputs were built by a judge that reads nothing of the clips"
     clips = clips.float()
+    # -1, no context, would read the last clip: row 0 is read and replaced by NaN below
     response, context = clips[clip_rows[:, 0]], clips[clip_rows[:, 1].clamp(min=0)]
     absent = (clip_rows[:, 1] < 0).view(-1, *[1] * (clips.ndim - 1))
     context = torch.where(absent, torch.nan, context)

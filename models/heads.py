@@ -68,6 +68,7 @@ class Prediction:
         sum to 1 in float64. None where a head predicts no distribution."""
         if self.log_probabilities is None:
             return None
+        # In float32 they would sum to 1 only to rounding, which a reader of the numbers would take for an error
         probabilities = self.log_probabilities.double().exp()
         rows = [row[: own.steps] for own, row in zip(dimensions, probabilities, strict=True)]
         return {own.name: tuple((row / row.sum()).tolist()) for own, row in zip(dimensions, rows, strict=True)}
@@ -84,9 +85,11 @@ def combine(predictions: Sequence[Prediction]) -> Prediction:
     scores = torch.stack([prediction.score for prediction in predictions])
     variance = scores.var(0, correction=1)
     deviations = [prediction.deviation for prediction in predictions if prediction.deviation is not None]
+    # How members differ is what one of them cannot know; what each expects of the ratings comes on top
     if deviations:
         variance = variance + torch.stack(deviations).square().mean(0)
     own = [prediction.log_probabilities for prediction in predictions if prediction.log_probabilities is not None]
+    # A mean of probabilities, not of logits: members that are sure of different steps give two camps, and no middle
     mixture = torch.stack(own).logsumexp(0) - math.log(len(own)) if own else None
     return Prediction(scores.mean(0), variance.sqrt().clamp(min=_SMALLEST_DEVIATION), mixture)
 
@@ -206,6 +209,7 @@ class Head(nn.Module):
         self.start_at(means, spread)
         rise = self.per_point(means, spread)
         self.linear.weight.copy_((rise[..., None] * weights.T[:, None]).flatten(0, 1))
+        # The head predicts `means` at 0, and the regression its bias: the difference moves the one to the other
         self.linear.bias.add_((rise * (bias - means)[:, None]).flatten())
 
 
@@ -247,6 +251,7 @@ class GaussianHead(Head):
     def predict(self, features: Tensor) -> Prediction:
         mean = self.linear(features).unflatten(-1, (-1, 2))[..., 0]
         spread = self.linear(features.detach()).unflatten(-1, (-1, 2))[..., 1]
+        # In units of the scale, so that the start and the least deviation mean the same on every scale
         deviation = self.range.span * (_LEAST_DEVIATION + softplus(spread))
         return Prediction(self.range.minimum + self.range.span * torch.sigmoid(mean), deviation)
 

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from .head_input import HeadInput, build_pooling
 from .heads import Head, Prediction, build_head
 from .lora import PeftModel, adapt, cast_adapters, trained_in_full, weights_of
 from .settings import BuiltSettings, JudgeSettings, LongClips
+from .windows import MOST_WINDOWS, ClipInputs, EncodedClip, EncodedWindow, WindowFacts, rows_of_windows
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OWN = ("head.", "head_input.", "pooling.")
@@ -32,37 +33,6 @@ OWN = ("head.", "head_input.", "pooling.")
 Moved = TypeVar("Moved", bound=Movable)
 
 
-class WindowFacts(NamedTuple):
-    """What the host knows of a window of a clip: its number of audio tokens, how many of these are not padding, its
-    weight in the clip, and what the head reads of the signal (`EncodedWindow.functionals`)."""
-
-    tokens: int
-    real: int
-    weight: float
-    functionals: Tensor | None
-
-
-class EncodedWindow(NamedTuple):
-    """An encoded window of a clip."""
-
-    states: Tensor  # audio states `(states, audio size)`
-    real_tokens: int  # how many of its audio tokens are no padding
-    weight: float = 1.0  # among the windows of the clip (`voiced_shares`)
-    layers: Tensor | None = None  # see `Inputs.layers` `(layers, 2, layer size)`; None where no head reads it
-    functionals: Tensor | None = None  # see `Inputs.functionals` `(measures,)`; None where no head reads it
-
-    def to(self, device: torch.device) -> EncodedWindow:
-        """The same on another device; `functionals` are on the CPU."""
-        layers = None if self.layers is None else self.layers.to(device)
-        return self._replace(states=self.states.to(device), layers=layers)
-
-
-ClipInputs = tuple[list[list[WindowFacts]], Clips]
-"""What is known of the windows of each clip, and what the audio tower reads of them."""
-EncodedClip = list[EncodedWindow]
-"""A clip is one window, unless it is longer than the maximum audio length and may be cut."""
-MOST_WINDOWS = 100
-"""Most windows in which a pair is read: those of its response times those of each context turn."""
 _KEPT_QUESTIONS, _KEPT_CHARACTERS = 10_000, 1_000
 """Situations whose number of tokens is remembered, and the longest of them."""
 _LONGEST = 3_600.0
@@ -119,6 +89,7 @@ class EmpathyJudge(nn.Module):
         # PEFT's model holds the whole network: as a module of its own it would register each weight a second time
         self.adapter: tuple[PeftModel | None] = (adapt(self.backbone, settings.lora),)
         self.pooling = build_pooling(settings.pooling, self.backbone.hidden_size)
+        # Refused here: the first batch would fail with shapes, which name no setting
         if settings.head_input.audio != "none" and not self.backbone.has_tower:
             layers, name = settings.head_input.audio, self.backbone.name
             raise UserError(f"head_input.audio {layers}: backbone {name} has no audio tower to read; expected none")
@@ -158,6 +129,7 @@ class EmpathyJudge(nn.Module):
         """What the head reads `(pairs, features)`, float32. With `untrained` False, states that no pre-trained weights
         make (`Backbone.untrained_states`) are 0, and the audio states of which they would be made are not read."""
         inputs = inputs if inputs.clips is None else self.with_encoded_audio(inputs)
+        # Zeros and not noise: a regression on states of a random fusion would fit that very fusion
         if untrained or not self.backbone.untrained_states:
             pooled = self.pool_states(self.backbone.hidden_states(inputs), inputs)
         else:
@@ -191,6 +163,7 @@ class EmpathyJudge(nn.Module):
             TextError: If a situation cannot be read, or a pair has more tokens than the backbone has positions.
         """
         sources = [pair.clips for pair in pairs]
+        # A context of many responses is decoded and encoded once
         distinct = list(dict.fromkeys(itertools.chain(*sources)))
         clips = states = layers = None
         if audio is None:
@@ -209,7 +182,7 @@ class EmpathyJudge(nn.Module):
             place = {source: number for number, source in enumerate(distinct)}
             rows, asked, weights = [[place[source] for source in row] for row in sources], pairs, None
         else:
-            rows, asked, weights = _in_windows(pairs, sources, dict(zip(distinct, facts, strict=True)))
+            rows, asked, weights = rows_of_windows(pairs, sources, dict(zip(distinct, facts, strict=True)))
         counts = [[windows[number].tokens for number in row] for row in rows]
         for pair, row in zip(asked, counts, strict=True):
             try:
@@ -263,6 +236,7 @@ class EmpathyJudge(nn.Module):
             lengths = [math.ceil(seconds[source] * self.backbone.sampling_rate) for source in pair.clips]
             windows = [self._windows(samples, self.settings.long_clips) for samples in lengths]
             audio = sum(self.backbone.audio_tokens(samples) for _, samples in windows)
+            # Exact, since batches are planned by it: a pair that is longer than planned would pass the memory
             counts.append(math.prod(number for number, _ in windows) * (self.question_tokens(pair) + audio))
         return np.array(counts, dtype=np.int64)
 
@@ -290,6 +264,7 @@ class EmpathyJudge(nn.Module):
         clips = len(pair.context) + 1
         _, mask, _ = self.ask([pair], [[1] * clips])
         tokens = int(mask.sum()) - clips
+        # Long situations are mostly told once, and would fill the memory
         if len(pair.situation or "") <= _KEPT_CHARACTERS:
             if len(known) >= _KEPT_QUESTIONS:
                 known.clear()
@@ -351,6 +326,7 @@ class EmpathyJudge(nn.Module):
         can be used in training and in scoring.
         """
         statistics = LayerStatistics() if self.settings.head_input.audio != "none" else None
+        # States of a GPU then differ from those of a CPU by rounding alone
         with no_tf32():
             if self.trains_tower:
                 states = self.backbone.encode_audio(clips, statistics)
@@ -367,6 +343,7 @@ class EmpathyJudge(nn.Module):
     def trained(self) -> dict[str, Tensor]:
         """As `trainable`, but also in a loaded judge, in which no weight is trainable any more; and with the buffers
         that are taken from the training split once: scales, landmarks."""
+        # By name and not by `requires_grad`, which a judge that was loaded to score has nowhere
         in_full = {f"network.{name}" for name in self.trained_in_full()}
         trained = {
             name: weight
@@ -379,6 +356,7 @@ class EmpathyJudge(nn.Module):
         """Let the head read how near a pair is to each landmark `(landmarks, features)` in place of features, and with
         `beside` also the state of the language model. The head is new. See `HeadInput`.
         """
+        # Scales that were taken from the training split stay: the new input reads the same features
         before, device = self.head_input, self.device
         settings = replace(self.settings.head_input, landmarks=len(landmarks), beside_landmarks=beside)
         self.settings = replace(self.settings, head_input=settings)
@@ -432,23 +410,5 @@ class EmpathyJudge(nn.Module):
         samples = decode(source, rate, limit)
         if len(samples) <= self.backbone.max_seconds * rate:
             return [samples]
+        # Equal parts: a last window of a fraction of a second would hold no speech
         return np.array_split(samples, self._windows(len(samples), long_clips)[0])
-
-
-def _in_windows(
-    pairs: Sequence[Pair], sources: Sequence[Sequence[AudioSource]], clips: Mapping[AudioSource, Sequence[WindowFacts]]
-) -> tuple[list[tuple[int, ...]], list[Pair], Tensor]:
-    """What pairs are read in where some clips have several windows: a row for each combination of the windows of a
-    pair's clips.
-
-    Returns:
-        For each row the numbers of its windows, and its pair; and the weight of each row in each pair `(pairs, rows)`.
-    """
-    number = itertools.count()
-    numbers = {source: [next(number) for _ in windows] for source, windows in clips.items()}
-    windows = list(itertools.chain(*clips.values()))
-    combinations = [list(itertools.product(*(numbers[source] for source in row))) for row in sources]
-    asked = [pair for pair, choices in zip(pairs, combinations, strict=True) for _ in choices]
-    # a row weighs the product of its windows; those of a pair sum to 1
-    weights = [[math.prod(windows[n].weight for n in row) for row in choices] for choices in combinations]
-    return list(itertools.chain(*combinations)), asked, torch.block_diag(*(torch.tensor([own]) for own in weights))

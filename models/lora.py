@@ -45,6 +45,8 @@ def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
             raise UserError(
                 f"train {name!r}: backbone {backbone.name} has no such part; expected {', '.join(backbone.parts)}"
             )
+    # An adapter of a trained weight would add nothing that the weight cannot learn, and would be merged into a moving
+    # one
     if overlap := set(settings.parts) & {*settings.full_parts, FUSION}:
         raise UserError(f"LoRA on {min(overlap)}: its weights are trained themselves; expected either of the two")
     handle = _add_lora(backbone, settings) if settings.parts else None
@@ -56,6 +58,7 @@ def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
         for _, weight in weights_of(backbone, name):
             if not weight.is_floating_point():
                 raise UserError(f"full fine-tuning of {name}: its weights are in 4 bits; use LoRA, or no quantization")
+            # By default to float32: a small step of AdamW vanishes in bfloat16, whose next number is further away
             weight.data = weight.data.to(dtype)
             weight.requires_grad_(True)
     return handle
@@ -63,6 +66,7 @@ def adapt(backbone: Backbone, settings: LoraSettings) -> PeftModel | None:
 
 def trained_in_full(backbone: Backbone, settings: LoraSettings) -> list[PartName]:
     """Parts whose weights are all trained: those that the settings name, and cross-attention fusion."""
+    # Fusion starts at random: frozen, it would pass on noise
     return [name for name in backbone.parts if name in settings.full_parts or name == FUSION]
 
 
@@ -114,6 +118,7 @@ class AdaptedLinear(Linear):
         """See PEFT, which does what is left: several adapters, and modules with hooks, which must be called: those of
         accelerate (weights in main memory) and DeepSpeed (weights that are gathered when they are used)."""
         base: Any = self.base_layer
+        # Whatever differs from one plain adapter is left to PEFT: this path has to be right for the plain case alone
         if args or kwargs or self.disable_adapters:
             return self._by_peft(x, *args, **kwargs)
         if self.merged:
@@ -132,6 +137,7 @@ class AdaptedLinear(Linear):
         ):
             return self._by_peft(x)
         dropout: Any = self.lora_dropout[name]
+        # PEFT puts an identity where dropout is 0
         share = dropout.p if isinstance(dropout, nn.Dropout) and dropout.training else 0.0
         return adapted_linear(x, base.weight, base.bias, down.weight, up.weight, self.scaling[name], share)
 
@@ -173,6 +179,7 @@ def _pattern(backbone: Backbone, name: PartName, layers: tuple[int, int] | None)
         chosen = range(count)[slice(*layers)]
         if not chosen:
             raise UserError(f"lora.layers {list(layers)}: the language model of {backbone.name} has {count} layers")
+        # Numbers one by one, since `layers.1` without an end would also match `layers.10`
         pattern = rf"{re.escape(path)}\.(?:{'|'.join(map(str, chosen))})\.(?:.*\.)?(?:{linears})"
     else:
         pattern = re.escape(part.path) + (rf"\.(?:.*\.)?(?:{linears})" if linears else "")
@@ -180,6 +187,7 @@ def _pattern(backbone: Backbone, name: PartName, layers: tuple[int, int] | None)
     matched = [layer for layer, own in modules if isinstance(own, nn.Linear) and re.fullmatch(pattern, layer)]
     if not matched:
         raise UserError(f"LoRA on {name}: backbone {backbone.name} has no such linear layers")
+    # A tower may lie inside the path of another part: a pattern that reaches into it would train it unasked
     if foreign := [layer for layer in matched if part_of(backbone, layer) != name]:
         raise RuntimeError(f"{pattern} of {name} matches {foreign[0]}, which belongs to another part")
     return pattern, matched
@@ -201,6 +209,7 @@ def part_of(backbone: Backbone, name: str) -> PartName | None:
     """The part that a weight or module of the network belongs to: the innermost whose path its name begins with."""
     parts = backbone.parts.items()
     inside: list[PartName] = [key for key, part in parts if f"{name}.".startswith(f"{part.path}.")]
+    # The innermost, since paths nest: an audio tower may stand inside the model that holds the language model
     return max(inside, key=lambda key: len(backbone.parts[key].path), default=None)
 
 

@@ -55,15 +55,18 @@ class _AdaptedLinear(torch.autograd.Function):
         dropout: float,
     ) -> Tensor:
         dtype = torch.get_autocast_dtype(states.device.type) if autocasts(states) else states.dtype
+        # Autocast does not reach into a function of autograd: the dtype that it would choose is chosen here
         weight, down, up = weight.to(dtype), down.to(dtype), up.to(dtype)
         rows = states.flatten(0, -2).to(dtype)
         # by this operation also on a CPU, which draws as `nn.Dropout` does
         read, kept = torch.native_dropout(rows, dropout, True) if dropout else (rows, None)
+        # First down to the rank: B A would be a matrix as large as the weight
         small = torch.mm(read, down.t())
         made = linear(rows, weight, None if bias is None else bias.to(dtype))
         if dtype == torch.float32:  # in which a score is to be the same as ever
             made.add_(torch.mm(small, up.t()).mul_(scale))
         else:
+            # In place: a layer's time in half precision is that of reading and writing its activations
             made.addmm_(small, up.t(), alpha=scale)
         ctx.save_for_backward(read, kept, small, weight, down, up)
         ctx.scale, ctx.dropout = scale, dropout
@@ -75,7 +78,9 @@ class _AdaptedLinear(torch.autograd.Function):
         read, kept, small, weight, down, up = ctx.saved_tensors
         made, of_states, of_down, of_up = gradient.flatten(0, -2), None, None, None
         scaled = partial(torch.addmm, made.new_empty(1), beta=0, alpha=ctx.scale)  # a product times the scale
+        # The scale goes into this narrow product, and not into gradients of full width
         of_small = scaled(made, up)
+        # The frozen weight needs no gradient: it would be the largest product of the pass
         if ctx.needs_input_grad[3]:
             of_down = torch.mm(of_small.t(), read)
         if ctx.needs_input_grad[4]:

@@ -62,6 +62,7 @@ def shuffled(pairs: Sequence[Pair], seed: int) -> list[Pair]:
 
 def standardise(reader: Reader, pairs: Sequence[Pair]) -> None:
     """Take the scale of the head's clip features from the first of these pairs; a `ValueError` if none can be read."""
+    # A scale needs no more than some pairs, and the features of all clips would fill the memory
     measured, size = [], 0
     for values in reader.clip_features(pairs):
         measured.append(values)
@@ -93,6 +94,7 @@ class Probe:
         }  # fmt: skip
         self._rows = {pair.pair_id: row for row, pair in enumerate(rated.pairs)}
         self._whole = len(rated.pairs) <= EXACT
+        # The pairs are in random order, so the first of them are a sample
         sample = rated.pairs if self._whole else rated.pairs[:LANDMARKS]
         self._blocks = reader.judge.head_input.blocks
         self.sampled: list[Pair] = []  # the pairs of the sample that gives the landmarks
@@ -105,6 +107,8 @@ class Probe:
     def _portions(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[Pair], FeatureBatch]]:
         rated, seen = self._rated, set[str]()
         for batch, values in self._reader.features(pairs):
+            # Ranks fill up their last batch with a pair that was there before (`SharedReader`): twice it would count
+            # double
             new = [row for row, pair in enumerate(batch) if pair.pair_id not in seen]
             seen.update(pair.pair_id for pair in batch)
             rows = [self._rows[batch[row].pair_id] for row in new]
@@ -125,6 +129,8 @@ class Probe:
         rated = self._rated
         if rated.within is None:
             return solution
+        # Ratings differ from the prediction by what it misses of their mean, and by what raters differ among
+        # themselves
         missed = solution.unexplained * np.nanvar(rated.targets, axis=0)
         return replace(solution, spread=np.sqrt(rated.within + missed))
 

@@ -53,6 +53,7 @@ def write_weights(judge: EmpathyJudge, folder: Path) -> dict[str, str]:
         (folder / "adapter" / "README.md").unlink(missing_ok=True)  # PEFT's empty template
     # the scale is in both files: a head is useless on another scale, and an edit of one file is noticed
     metadata = {"dimensions": scales_text(judge.dimensions)}
+    # `read_weights` refuses an adapter that does nothing, so the one honest case is marked
     if adapter is not None and not any(weight.any() for name, weight in judge.trained().items() if "lora_B" in name):
         metadata[_ADAPTER] = _AT_ITS_START
     save_file(_on_cpu(_head_state(judge)), folder / HEAD_FILE, metadata=metadata)
@@ -88,6 +89,7 @@ def read_weights(judge: EmpathyJudge, folder: Path, hashes: Mapping[str, str]) -
             for name, weight in in_full.items():
                 weight.copy_(tensors[name])
     scales, expected = metadata.get("dimensions", "nothing"), scales_text(judge.dimensions)
+    # A score of 0.8 on 1 to 5 is 4.2, on 0 to 100 it is 80: weights say nothing of the scale
     if scales != expected:
         raise UserError(
             f"{folder / HEAD_FILE}: trained for {scales}, but {JUDGE_FILE} says {expected}: scales must be the same"
@@ -109,6 +111,7 @@ def _read(path: Path, expected: Mapping[str, Tensor]) -> tuple[dict[str, Tensor]
         raise UserError(f"{path}: missing; a judge folder has {JUDGE_FILE}, {HEAD_FILE} and adapter/") from None
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path}: not a readable safetensors file: {error}") from None
+    # Before any weight is copied: a judge is read whole or not at all
     check_keys(path, tensors, expected)
     for key, tensor in tensors.items():
         if tensor.dtype not in _STORED:
@@ -183,6 +186,7 @@ def fingerprint(judge: EmpathyJudge, quantizable: bool = True) -> str:
         changed = not quantizable and weight.ndim > 1 and part_of(judge.backbone, name) == "language_model"
         if "lora_" not in name and name not in trained and not changed:
             values = weight_of(judge.network, name) if weight.is_meta else weight.detach()
+            # In bfloat16, the least precise that a backbone is loaded in: the same weights then have the same hash
             sample = values.flatten()[:16].to(torch.bfloat16).float()
             plain = name.replace(".base_layer", "")
             digest.update(f"{plain} {tuple(weight.shape)} {sample.tolist()}\n".encode())
@@ -226,6 +230,7 @@ def damage(path: Path) -> str | None:
         return "no such checkpoint"
     try:
         with zipfile.ZipFile(path) as archive:
+            # `torch.load` compares no checksums (2.11): a flipped bit would become a weight
             bad = archive.testzip()
     except (zipfile.BadZipFile, OSError, EOFError) as error:
         return f"half-written or damaged checkpoint ({error})"

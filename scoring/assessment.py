@@ -91,6 +91,7 @@ def label(dimension: Dimension, score: float) -> str:
     low scores are good, the lowest is excellent."""
     share = (score - dimension.minimum) / (dimension.maximum - dimension.minimum)
     share = share if dimension.higher_is_better else 1 - share
+    # `floor` of a half more and not `round`, which takes halves to the even number
     return LABELS[int(np.clip(np.floor(share * (len(LABELS) - 1) + 0.5), 0, len(LABELS) - 1))]
 
 
@@ -199,6 +200,7 @@ def _wider(name: str, low: float, high: float) -> tuple[float, float]:
     if name.endswith("level"):
         return low - _WIDER_LEVEL, high + _WIDER_LEVEL
     factor = _WIDER_SECONDS if name.endswith("seconds") else _WIDER_PITCH
+    # By a factor, as pitch and duration are heard; levels are in dB already
     return low / factor, high * factor
 
 
@@ -279,6 +281,7 @@ def reward_of(
     low, high = limits
     if isinstance(found, AudioError):
         return Reward(low if found.kind in ENDED else None, None, found.kind, str(found))
+    # The context is not the doing of the policy
     warned = {caution.code: caution.text for caution in found.warnings if caution.about != "context"}
     if "no_speech" in warned:
         return Reward(low, None, "no_speech", warned["no_speech"])
@@ -286,6 +289,7 @@ def reward_of(
         return Reward(low, None, "clipped", f"response: {100 * CLIPPED:g} % or more of its samples are at full scale")
     if "unlike_training" in warned:
         return Reward(None, None, "unlike_training", warned["unlike_training"])
+    # Before the limits, so that a cautious reward may reach the lowest
     merit = found.merit(dimensions, deviations)
     if not math.isfinite(merit):
         return Reward(None, None, "no finite score", "response: the judge has no finite score for it")

@@ -77,6 +77,7 @@ class Workers(AbstractContextManager["Workers"]):
         """Begin to read items that have their size (`nbytes`) afterwards; none of them, where there are no threads."""
 
         def ahead(item: Item) -> Made | None:
+            # None makes the pass read the clip itself, when there is room again
             if self._held > READ_AHEAD:
                 return None
             made = read(item)
@@ -154,10 +155,13 @@ class AutoBatch:
                 if batch.ran_out:
                     _drop(waiting)  # they are as large
                     # By now nothing refers to the tensors of the batch that failed
+                    # torch keeps freed blocks of the old sizes, which smaller batches cannot use
                     clear_device_cache(garbage_collection=True)
                     items = lengths[batch.rows]
+                    # A single item cannot be made smaller: it is left without a result, and the others go on
                     start = batch.rows.stop if len(items) == 1 else batch.rows.start
                     if len(items) > 1:
+                        # Half of what did not fit, in size and not in number: later batches may hold shorter items
                         self._most = (len(items) * max(items) if padded else sum(items)) / 2
         finally:
             _drop(waiting)
@@ -168,6 +172,7 @@ class AutoBatch:
         for length in lengths[1 : self._size]:
             longest, used = max(longest, length), used + length
             size = (count + 1) * longest if padded else used
+            # Beyond this padding shorter items are cheaper in a pass of their own
             if size > min(self._most, max(_PADDED * used, used + self._free)):
                 break
             count += 1
@@ -200,6 +205,7 @@ def _drop(waiting: deque[ItemBatch]) -> None:
     """Forget batches, once nothing works on them any more."""
     while waiting:
         with suppress(Exception):
+            # A thread may be making it: it is waited for, as its memory is freed only then
             waiting.popleft().take()
 
 
@@ -221,6 +227,7 @@ def batch_tokens(judge: EmpathyJudge) -> float:
 def free_bytes(device: torch.device) -> int:
     """Memory of a GPU that this process can still take (bytes)."""
     free, _ = torch.cuda.mem_get_info(device)
+    # What torch holds without using it is free to this process, and the driver counts it as taken
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 

@@ -141,6 +141,7 @@ def fit_mapping(
 
 def _logit(score: np.ndarray, dimension: Dimension) -> np.ndarray:
     normalised = (score - dimension.minimum) / (dimension.maximum - dimension.minimum)
+    # A sigmoid in float32 reaches the ends of the scale, where the logit is infinite
     return logit(np.clip(normalised, _EDGE, 1 - _EDGE))
 
 
@@ -213,6 +214,7 @@ class DimensionCalibration:
         quantile = self.quantile(level).value
         half = np.nan if quantile is None else quantile * scale
         above = math.inf if self.abstain_above is None else self.abstain_above
+        # An interval may end at the scale's end without covering less: no mean rating lies beyond
         low, high = (np.clip(end, dimension.minimum, dimension.maximum) for end in (mapped - half, mapped + half))
         return Calibrated(mapped, error, low, high, error > above)
 
@@ -289,6 +291,7 @@ class Calibration:
 def preference(model: PreferenceModel, first: Score, second: Score) -> Preference | None:
     """What people will say of two responses to one context; None = a standard error that counts is unknown."""
     errors = first.standard_error, second.standard_error
+    # The model was fitted with errors: without them its chances would be too sure
     if model.uses_error and None in errors:
         return None
     difference = first.score - second.score if first.scale.higher_is_better else second.score - first.score

@@ -16,8 +16,9 @@ from ..audio.prosody import ClipFacts, clip_facts
 from ..core.disk_store import DiskStore
 from ..core.errors import AudioError
 from ..models.feature_cache import ClipStates
-from ..models.judge import ClipInputs, EmpathyJudge, EncodedClip
+from ..models.judge import EmpathyJudge
 from ..models.settings import LongClips
+from ..models.windows import ClipInputs, EncodedClip
 from .batches import READ_AHEAD, SERIAL, Workers, batches_for, free_bytes, pinned
 
 KEPT_BYTES = 512 * 2**20
@@ -97,6 +98,7 @@ class ClipEncoder:
         self._states: OrderedDict[Hashable, tuple[EncodedClip, int]] = OrderedDict()  # with their bytes
         self._bytes = 0
         self._facts: OrderedDict[Hashable, ClipFacts] = OrderedDict()
+        # The store is shared by all judges of a backbone, whose tower must be the frozen one
         kept = judge.backbone.has_tower and not judge.trains_tower
         self._store = ClipStates(judge, store) if store is not None and kept else None
         self._batches = batches_for(judge, batch_size, judge.backbone.sampling_rate, tokens)
@@ -159,6 +161,7 @@ class ClipEncoder:
                 self._cache((member, clip.key), states)
             if (facts := clip.facts or self._facts.get(clip.key)) is not None:
                 result.facts[source] = self._facts[clip.key] = facts
+                # Of a service that runs for months, each clip would leave an entry
                 if len(self._facts) > _KEPT_FACTS:
                     self._facts.popitem(last=False)
             if states is not None:
@@ -166,6 +169,7 @@ class ClipEncoder:
                 continue
             decoded.append(_Decoded(source, (member, clip.key), clip.windows))
             waiting += clip.nbytes
+            # Samples of all clips of a window may not fit into memory; states are a fraction of them
             if workers.ahead and waiting > READ_AHEAD:
                 self._compute(decoded, result, workers)
                 decoded, waiting = [], 0
@@ -177,6 +181,7 @@ class ClipEncoder:
         judge = self.judge
         # The longest first: little padding, and where memory runs out, it does so early
         decoded.sort(key=lambda clip: -len(clip.windows[0]))
+        # A clip that does not fit alone never gets a result, and stays None
         encodings: list[EncodedClip | None] = [None] * len(decoded)
 
         def inputs(rows: slice) -> ClipInputs:
@@ -188,6 +193,7 @@ class ClipEncoder:
             with batch:
                 encoded = judge.encode_prepared(*batch.take())
                 on_device += sum(map(_bytes, encoded))
+                # Weights and passes need the rest of the card, and main memory is near
                 if on_device > self._most_on_device:
                     encoded = [[window.to(torch.device("cpu")) for window in clip] for clip in encoded]
                 encodings[batch.rows] = encoded
@@ -218,6 +224,7 @@ class ClipEncoder:
         size = _bytes(encoded)
         self._bytes += 0 if key in self._states else size
         self._states[key] = encoded, size
+        # By bytes and not by number: a clip of 30 minutes weighs as much as a thousand short ones
         while self._bytes > self._most_bytes:
             _, (_, dropped) = self._states.popitem(last=False)
             self._bytes -= dropped

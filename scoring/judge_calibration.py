@@ -72,6 +72,7 @@ def calibrate_judge(
         DataError: If a split does not exist, or audio is not what was imported.
     """
     check_scales("to calibrate", loaded.judge.dimensions, dataset.card)
+    # Before the audio is scored, which may take hours
     _check_not_trained_on(loaded, dataset, splits)
     check_unchanged(dataset)
     pairs, _ = _rated(dataset, splits, loaded.judge.dimensions)
@@ -142,6 +143,7 @@ def _three_way(
     sign = 1.0 if dimension.higher_is_better else -1.0
     difference, combined = sign * (score[first] - score[second]), np.hypot(error[first], error[second])
     uses_error = bool(np.isfinite(error).any())
+    # A judge without standard errors can still say which is better, only less surely
     usable = np.isfinite(combined if uses_error else difference)
     groups = np.array([group_of(pairs[position]) for position in first])
     errors = combined[usable] if uses_error else None
@@ -243,6 +245,8 @@ def fit_dimension(
     if method != "none":
         _check_mappable(dimension, score, human, codes)
     standardised = np.abs(human - _mapped(method, score, human, codes, dimension)) / scale
+    # Errors of a curve on groups that it has not seen, although the curve that is kept has seen all: those would be
+    # too small
     factor = float(np.sqrt(np.mean(standardised**2)))
     return DimensionCalibration(
         n=len(score),
@@ -257,6 +261,7 @@ def fit_dimension(
 
 def conformal_quantile(errors: np.ndarray, level: float) -> Quantile:
     """The ceil((n + 1) * level)-th smallest of n errors `(pairs,)`; undefined, with the reason, where there is none."""
+    # n + 1: the new pair is one of the exchangeable ones, and its error may be the largest of all
     rank = math.ceil((len(errors) + 1) * level - _ROUNDING)
     if rank > len(errors):
         needed = math.ceil(level / (1 - level) - _ROUNDING)
@@ -271,6 +276,7 @@ def _mapped(
     if method == "none":
         return score
     # Whole groups are left out: pairs of one script are alike
+    # The same folds whenever a judge is calibrated on these pairs, so that its intervals do not change by chance
     fold = np.random.default_rng(0).permutation(int(codes.max()) + 1)[codes] % FOLDS
     mapped = np.empty(len(score))
     for number in range(FOLDS):
@@ -287,6 +293,7 @@ def _check_mappable(dimension: Dimension, score: np.ndarray, human: np.ndarray, 
             f"dimension {dimension.name}: {counted(len(score), 'rated pair')} in {counted(groups, 'group')}; a mapping "
             f"needs at least {MIN_MAPPED} in {FOLDS}; use method none"
         )
+    # A rising curve cannot mend a judge that ranks the wrong way: the best one would be flat
     if (score - score.mean()) @ (human - human.mean()) <= 0:
         raise UserError(
             f"dimension {dimension.name}: ratings do not rise with the scores, and a mapping would reverse their order "
@@ -303,6 +310,7 @@ def _threshold(dimension: Dimension, errors: np.ndarray, fraction: float) -> flo
             f"dimension {dimension.name}: abstaining from a fraction of {fraction:g} of "
             f"{counted(len(errors), 'pair')}; expected a fraction between 0 and 1 that is at least one pair"
         )
+    # The largest error that is still answered, as `apply` abstains above it and not at it
     threshold = ordered[len(errors) - count - 1]
     if threshold == ordered[-1]:
         raise UserError(

@@ -25,8 +25,9 @@ from ..data_modules.schema import DatasetCard, Dimension, Pair
 from ..models.backbones.inputs import Inputs
 from ..models.backbones.packing import MAX_PACKED_FRACTION
 from ..models.heads import Prediction, combine
-from ..models.judge import MOST_WINDOWS, EmpathyJudge, EncodedClip
+from ..models.judge import EmpathyJudge
 from ..models.settings import LongClips, Quantization
+from ..models.windows import MOST_WINDOWS, EncodedClip
 from .artifact import LoadedJudge, Placement, load_any
 from .batches import Workers, batch_tokens, batches_for, pinned
 from .clip_encoder import KEPT_BYTES, ClipEncoder, OpenedClip
@@ -124,6 +125,7 @@ class Predictor:
         )
         per_second = judge.backbone.audio_tokens(judge.backbone.sampling_rate)
         self._batches = batches_for(judge, self.batch_size, per_second, tokens)
+        # One judge, one set of weights: a member of an ensemble must not be put in while another thread computes
         self._turn, self._asking = threading.Lock(), threading.Lock()
 
     def predict(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Prediction | AudioError]]:
@@ -147,6 +149,7 @@ class Predictor:
                             number = member if judge.trains_tower else None
                             window.members.append(self._predict(window, number, workers))
                     computed.append(window)
+                    # One window behind: while its scores are read, the GPU has the next one to do
                     if len(computed) > self.ahead:
                         yield from _results(computed.popleft(), judge)
             except Exception:  # of a later window
@@ -159,6 +162,7 @@ class Predictor:
     def _read(self, pairs: Iterator[Pair | AudioError], workers: Workers) -> Iterator[_Window]:
         """Windows of pairs, whose clips begin to be decoded."""
         size = self.batch_size if self.ahead else self.batch_size * _SORTED_BATCHES
+        # Not the whole table: its clips would not fit into memory, and the first score would come last
         while given := list(itertools.islice(pairs, size)):
             clips = dict.fromkeys(source for pair in given if isinstance(pair, Pair) for source in pair.clips)
             member = 0 if self.judge.trains_tower else None  # of an ensemble, the first
@@ -183,6 +187,7 @@ class Predictor:
         # A clip is encoded once, however many pairs it is in
         distinct = dict.fromkeys(itertools.chain(*sources))
         states, facts, failed = self._encoder.encode(distinct, member, workers, window.opened)
+        # A clip that cannot be read costs its own pairs and no others
         outcomes: dict[int, AudioError] = {}
         # equal pairs are computed once: otherwise rounding would rank one above the other
         equal: dict[Hashable, list[int]] = {}
@@ -211,6 +216,7 @@ class Predictor:
         # Packed rows hold pairs of several lengths
         packed = worth_packing and judge.backbone.packs
         ordered = [pairs[first] for first, *_ in order]
+        # On a CPU the number of pairs is the limit, and tokens of questions need not be counted
         if self._counts_tokens:
             lengths = _tokens(judge, ordered, states, packed)
         else:
@@ -226,6 +232,7 @@ class Predictor:
                 predictions.append((order[batch.rows], judge.head(judge.pooled(judge.on_device(batch.take())))))
         arrived = None
         if judge.device.type == "cuda":
+            # Begun here, read in `_results`: to read a score now would wait for the pass that makes it
             predictions = [(rows, prediction.to_host()) for rows, prediction in predictions]
             arrived = mark(judge.device)
         return _Computed(pairs, windows, facts, outcomes, predictions, arrived)
@@ -385,6 +392,7 @@ def check_scales(judge: str, dimensions: Sequence[Dimension], card: DatasetCard)
     rated = {dimension.name: dimension for dimension in card.dimensions}
     for dimension in dimensions:
         scale = rated.get(dimension.name, dimension)
+        # Means of ratings on 1 to 5 and scores on 1 to 7 correlate well, and every error between them is meaningless
         if not same_range(dimension, scale):
             raise UserError(
                 f"judge {judge}: trained on {dimension.name} from {dimension.minimum:g} to {dimension.maximum:g}, "

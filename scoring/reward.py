@@ -121,12 +121,14 @@ class EmpathyReward:
             UserError: If there is not one response, context and situation for each completion, or one is not of its
                 kind; or a reward is missing and this TRL would take it for 0.
         """
+        # By name, since trainers add columns from version to version
         responses = self._speak(completions=completions, prompts=prompts, **columns)
         contexts, situations = columns.get(self._context), columns.get(self._situation)
         rewards = [outcome.reward for outcome in self._of_all(len(completions), contexts, responses, situations)]
         if rewards and callable(log := columns.get("log_metric")):
             log(f"{self.__name__}/without_reward", rewards.count(None) / len(rewards))
         trl = getattr(sys.modules.get("trl"), "__version__", None)
+        # An older TRL would teach the policy that an outage is its own fault
         if None in rewards and trl is not None and Version(trl) < Version(_TRL):
             raise UserError(f"trl {trl} takes a missing reward for 0, the lowest; expected trl >= {_TRL}")
         return rewards
@@ -182,6 +184,8 @@ class EmpathyReward:
         pairs: dict[_Key, Pair] = {}
         for number, (context, response, text) in enumerate(zip(clips_answered, spoken, texts, strict=True)):
             if not isinstance(response, Reward):
+                # By content: a policy that repeats itself is not scored again, and gets the same reward whatever its
+                # batch
                 keys[number] = (None if context is None else _hash(context), _hash(response), text)
                 pairs[keys[number]] = make_pair(str(number), context, response, text)
         with self._lock:  # another thread may forget a key between the question and the answer
@@ -195,6 +199,8 @@ class EmpathyReward:
             if isinstance(result, AudioError):
                 transient.add(key)  # a file may come back
                 if pair.context:
+                    # Not the policy's fault: a context that cannot be read would fail every response to it, and is
+                    # told at once
                     _named(f"{where}: {self._context}", self.scorer.check_clip, pair.context[0].audio)
             rewards[key] = self._checked(f"{where}: its response", self._reward(pair.response, result))
         with self._lock:
@@ -241,6 +247,7 @@ class EmpathyReward:
         codes = Counter(outcome.code for outcome in without)
         with self._lock:
             self.counts += codes
+        # What the policy broke is part of training, and would fill the log
         if external := [outcome for outcome in without if outcome.code not in OF_THE_POLICY]:
             reasons = ", ".join(f"{code} ({count})" for code, count in codes.most_common())
             text = "the judge has no word for %d of %d responses: %s; first: %s"

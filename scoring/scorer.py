@@ -101,6 +101,7 @@ class Scorer:
         Raises:
             UserError: If the judge is incomplete or does not fit the backbone; the text names what is wrong.
         """
+        # Before the weights, which take a minute: a wrong argument is refused at once
         if not isinstance(folder, str | os.PathLike):
             raise UserError(f"judge {shown(folder)}; expected a folder, or OWNER/NAME on the Hugging Face hub")
         if not isinstance(kept_bytes, int) or kept_bytes < 0:
@@ -175,6 +176,7 @@ class Scorer:
         """
         assessments = []
         pairs, several = pairs_of(context, response, situation)
+        # A caller of one or few pairs wants an exception; `assess_each` returns errors in their place
         for number, outcome in enumerate(self.assess_pairs(pairs, level)):
             if isinstance(outcome, AudioError):
                 raise outcome.at(f"pair {number}") if several else outcome
@@ -301,6 +303,7 @@ class Scorer:
 
     async def score_async(self, context, response, *, situation=None):
         """`score` in a thread, while the event loop goes on."""
+        # The network computes without the event loop, which meanwhile answers others
         return await asyncio.to_thread(self.score, context, response, situation=situation)
 
     def assess_each(
@@ -341,6 +344,7 @@ class Scorer:
             return scored.outcome
         score, dimensions = scored.outcome.score.numpy(), self.dimensions
         for dimension, points in zip(dimensions, score.tolist(), strict=True):
+            # NaN compares as nothing: it would be sorted anywhere and pass every threshold
             if not math.isfinite(points):
                 reason = f"{dimension.name}: the judge's score is {points}; expected a finite number"
                 return AudioError(reason, "no finite score")
@@ -361,6 +365,7 @@ class Scorer:
             )
             for dimension, (points, *errors), abstained in zip(dimensions, rows, result.abstained.tolist(), strict=True)
         }
+        # The response is the last clip of a pair
         seconds = scored.facts[-1].seconds if scored.facts else math.nan
         levels = scored.outcome.levels(dimensions) if self.knows_levels else None
         warnings = cautions(scored.facts, domain) if scored.facts else ()

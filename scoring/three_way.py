@@ -113,6 +113,7 @@ class PreferenceModel:
 def probabilities(difference: np.ndarray, error: np.ndarray, factor: float, tie_width: float) -> np.ndarray:
     """Probabilities `(verdicts, 3)` of first, second, no difference, from differences of scores and their standard
     errors, both `(verdicts,)` in rating points; `factor` and `tie_width` are those of `PreferenceModel`."""
+    # An error of 0 would make a verdict certain, and one wrong verdict infinitely unlikely
     spread = factor * np.maximum(error, _SMALLEST)
     first, second = ndtr((difference - tie_width) / spread), ndtr((-difference - tie_width) / spread)
     return np.stack([first, second, np.maximum(1 - first - second, 0)], axis=-1)
@@ -145,6 +146,7 @@ def fit_three_way(
 
     # In logarithms, so that both stay above 0
     start = (0.0, math.log(max(float(np.median(error)) / 2, _SMALLEST)))
+    # Two numbers and a loss that is flat where verdicts are certain: no gradient is needed
     fitted = minimize(loss, start, method="Nelder-Mead", options={"xatol": 1e-4, "fatol": 1e-7, "maxiter": 500})
     factor, width = (math.exp(min(max(value, -20.0), 20.0)) for value in fitted.x)
     predicted = probabilities(difference, error, factor, width)
@@ -176,11 +178,13 @@ def decided_above(confidence: np.ndarray, wrong: np.ndarray, groups: np.ndarray,
     order = np.argsort(-confidence, kind="stable")
     bound, fewest = None, math.log(1 - _CERTAINTY) / math.log(1 - max_error)
     for step in range(1, _STEPS + 1):
+        # A step ends at a value, with all verdicts that share it: users see the value alone
         lowest = confidence[order[math.ceil(len(order) * step / _STEPS) - 1]]
         selected = confidence >= lowest
         n, errors = selected.sum() / effect, wrong[selected].sum() / effect
         if n < fewest:  # even without an error nothing could be said
             continue
+        # The first failure ends it: to go on and pick a later success would break the promise of the sequence
         if beta.ppf(_CERTAINTY, errors + 1, max(n - errors, _SMALLEST)) > max_error:
             break
         bound = float(lowest)
@@ -211,6 +215,7 @@ def comparisons(
             contexts.setdefault((turns, pair.situation_or_none), []).append(position)
     votes: dict[tuple[int, int], np.ndarray] = {}
     for positions in contexts.values():
+        # Pairs grow with the square: a context with thousands of responses would be most of the data
         for comparison in itertools.combinations(positions[:_MOST_ANSWERS], 2):
             difference = values[comparison[0]] - values[comparison[1]]
             if np.isfinite(difference).any():
@@ -248,6 +253,7 @@ def against_one_rater(found: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray
     """
     judge, rater = np.zeros((2, len(counts)))
     for answer in range(3):
+        # Without the rater who is compared: with them, their own vote would agree with them
         verdict = verdict_of(counts - np.eye(3, dtype=np.int64)[answer])  # of the other raters
         judge += counts[:, answer] * (verdict == found)
         rater += counts[:, answer] * (verdict == answer)

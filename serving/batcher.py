@@ -106,6 +106,7 @@ class Batcher:
     def submit(self, jobs: Sequence[QueuedPair]) -> None:
         """Let jobs wait, all of them or none; raises `Full` if there are not so many places."""
         with self._changed:
+            # All or none, since half a ranking is no answer
             if not self.has_place(sum(job.work for job in jobs), any(job.is_long for job in jobs)):
                 raise Full
             # Replaced and never changed in place: `seconds` and the metrics read it without the lock
@@ -138,6 +139,7 @@ class Batcher:
                 try:
                     assessments = list(self._scorer.assess_pairs([job.pair for job in group], group[0].level))
                 except Exception as error:
+                    # After such an error each further call fails, too: another process has to take over
                     if lost_device(error):
                         self._on_lost(error)
                     if len(group) == 1:

@@ -141,6 +141,7 @@ class Worker:
             if "error" in reply:
                 raise AudioError(reply["error"], reply["kind"])
             samples = np.frombuffer(replies.read(4 * reply["samples"]), dtype=np.float32)
+        # A process that was killed leaves half a reply, which would be scored as a shorter clip
         if len(samples) != reply["samples"]:
             raise ValueError("the reply is cut off")
         return Clip(samples, reply["rate"], name)
@@ -207,6 +208,7 @@ def decode_safely(data: bytes, name: str, max_seconds: float) -> Clip:
 
 def main() -> None:
     """Decode until the input ends."""
+    # Data and not address space, of which libraries reserve far more than they use
     resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # What libraries print goes to standard error

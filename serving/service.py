@@ -71,6 +71,7 @@ class Outcomes:
             return
         keys = form.keys
         # After the wait, a third request may have claimed some of them
+        # Two requests with the same response would score it twice, with rewards that may differ in their last digits
         while others := {self._under_way[key] for key in keys if key in self._under_way}:
             await asyncio.wait(others)
         by_key = {key: self._known[key] for key in keys if key in self._known}
@@ -210,6 +211,7 @@ class Service:
 
         scorer = await asyncio.wrap_future(in_daemon_thread(self._load, LOADING))
         max_seconds, rate = longest_clip(scorer, settings), scorer.sampling_rate
+        # Of the whole description, so that a client sees a new calibration as well as new weights
         version = hashlib.sha256(json.dumps(scorer.description, sort_keys=True).encode()).hexdigest()[:16]
         patience = min(settings.request_seconds, settings.grace_seconds) / 2  # so that all let in get an answer
         judge = ServedJudge(
@@ -221,6 +223,8 @@ class Service:
             Batcher(scorer, settings.max_queue, self.metrics.scored, lost, patience),
         )
         await judge.decoders.start()
+        # The first pass allocates and compiles: here it is nobody's request that waits, and a judge that fails is
+        # never ready
         samples = 0.01 * np.random.default_rng(0).normal(size=rate // 2)
         trial = QueuedPair(make_pair("trial", None, Clip(samples.astype(np.float32), rate)), DEFAULT_LEVEL)
         judge.batcher.submit([trial])
@@ -274,6 +278,7 @@ class Service:
     def _admit(self, record: RequestRecord) -> ServedJudge:
         """Let a request in, if there is a place for it."""
         judge = self.judge
+        # Before the body: a service that is full must not receive megabytes only to say so
         if len(self._uploads) >= self.settings.concurrency or not judge.batcher.has_place():
             raise judge.busy()
         record.admitted = True
@@ -289,6 +294,7 @@ class Service:
         if record.bytes > self.settings.max_bytes:
             raise too_large(self.settings)
         limit = _UPLOADS_IN_MEMORY * self.settings.max_bytes
+        # Small requests still pass: they are not what fills the memory
         if sum(other.bytes for other in self._uploads) > limit and record.bytes > limit / self.settings.concurrency:
             raise self.judge.busy()
 

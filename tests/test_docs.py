@@ -305,7 +305,7 @@ def test_its_cells_run_in_order(cells, tmp_path, monkeypatch, capsys):
 def test_every_field_of_a_report_is_described():
     """`make docs` puts the tables where the page has its mark; `pydantic` knows the descriptions."""
     hooks = loaded(DOCS / "hooks.py")
-    page = (DOCS / "reference" / "report-fields.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference" / "reports.md").read_text(encoding="utf-8")
     made = hooks.on_page_markdown(page, None)
     assert hooks.REPORT_FIELDS in page
     assert hooks.REPORT_FIELDS not in made

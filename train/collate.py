@@ -60,12 +60,15 @@ class Collate:
             targets=_stacked([item.scores for item in rated], rest, torch.nan, len(dimensions)),
             weights=_stacked([item.weights for item in rated], rest, 0.0, len(dimensions)),
             counts=_counts(rated, rest, dimensions) if self._with_counts else None,
+            # A comparison is about which response is better, so it is trained for the mean rater
             raters=torch.tensor([item.rater for item in rated] + [-1] * rest),
             chosen=torch.arange(len(rated), len(rated) + len(compared)),
             rejected=torch.arange(len(rated) + len(compared), len(pairs)),
             strengths=_stacked([item.strength for item in compared], 0, torch.nan, len(dimensions)),
         )
         return Batch(
+            # The type is named, since a batch of comparisons alone has an empty list, of which torch would make
+            # floats
             indices=torch.tensor([item.index for item in rated], dtype=torch.int64),
             inputs=self._judge.build_inputs(pairs) if self.features is None else self.features.inputs(pairs),
             labels=labels,
@@ -73,6 +76,7 @@ class Collate:
 
     def __reduce__(self) -> tuple[Any, ...]:
         file = io.BytesIO()
+        # Weights of gigabytes would travel to every data worker, which needs their shapes at most
         _WithoutWeights(file).dump(vars(self))
         return _unpickled, (file.getvalue(),)
 
@@ -135,6 +139,7 @@ def _gather(own: Sequence[Tensor]) -> list[Tensor]:
     # `view` takes bytes back to int64 or float64 only from an offset that is a multiple of 8
     flat = [value.detach().contiguous().flatten().view(torch.uint8) for value in own]
     sizes = [-(-len(value) // 8) * 8 for value in flat]
+    # One message instead of one for each tensor: messages this small cost their latency, whatever they hold
     packed = torch.cat([functional.pad(value, (0, size - len(value))) for value, size in zip(flat, sizes, strict=True)])
     received = [torch.empty_like(packed) for _ in range(dist.get_world_size())]
     dist.all_gather(received, packed)

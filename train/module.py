@@ -115,11 +115,14 @@ class JudgeModule(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum of the losses over the batch of all ranks."""
         local = self._predict(batch)
+        # Losses that compare items (concordance, ranks, preferences) would be other losses if each device saw its own
+        # rows alone
         prediction, labels = gather(local, batch.labels)
         terms = self.objective.terms(prediction, labels)
         loss = torch.stack(list(terms.values())).sum()
         rows = len(batch.labels.targets)
         self.log("train_loss", loss, prog_bar=True, batch_size=rows)
+        # A single loss is `train_loss` itself
         if len(terms) > 1:
             self.log_dict({f"train_loss/{name}": value for name, value in terms.items()}, batch_size=rows)
         # ranks average their gradients, and each rank has only the gradients of its own rows
@@ -129,6 +132,7 @@ class JudgeModule(L.LightningModule):
         """Predictions of each row, for its rater."""
         pooled = self.judge.pooled(batch.inputs)
         if self.raters is not None:
+            # Before the head, so that the head without any rater predicts for the mean rater
             pooled = self.raters(pooled, batch.labels.raters)
         return self.judge.head(pooled)
 
@@ -176,6 +180,7 @@ class JudgeModule(L.LightningModule):
         agreements = dict(zip((d.name for d in self.judge.dimensions), self.validation.agreement(), strict=True))
         self._agreement, self._validated = agreements, self.trainer.global_step
         if self._start is not None:
+            # By speaker only if the splits keep speakers apart, which all pairs of the dataset show
             groups = kept_together(self.data.validation.pairs, self.data.dataset.pairs)
             self.added = self.validation.added_to(self._start, groups)
         return agreements
@@ -190,6 +195,8 @@ class JudgeModule(L.LightningModule):
         fresh = {name for name in trained if not name.startswith("judge.network.")}
         if FUSION in self.judge.backbone.parts:
             fresh |= {f"judge.network.{name}" for name, _ in weights_of(self.judge.backbone, FUSION)}
+        # Biases and the weights of norms are vectors. Decay would pull the latter to zero, and with them the states
+        # that they scale
         groups: dict[tuple[float, float], list[Tensor]] = {}
         for name, weight in trained.items():
             rate = settings.head_learning_rate if name in fresh else settings.learning_rate
@@ -199,6 +206,7 @@ class JudgeModule(L.LightningModule):
             fused=wants_fused(self.trainer.precision_plugin),
         )
         steps = steps_of_training(self.trainer, self.data.batches_per_epoch)
+        # The cosine has to know when it reaches zero
         if steps == math.inf:
             raise UserError("trainer: max_epochs -1 and max_steps -1; expected one of them above 0")
         schedule = cosine_schedule(optimizer, int(steps), settings.warmup)
@@ -249,6 +257,7 @@ class JudgeModule(L.LightningModule):
         # the first of decreasing numbers that fits; all ranks take the smallest
         gathered = self.all_gather(torch.tensor(try_step(), device=self.device))  # pyright: ignore[reportCallIssue]
         self.zero_grad()
+        # The smallest: all ranks make equally many batches, of the same size
         data.settings = replace(data.settings, batch_tokens=int(torch.as_tensor(gathered).min()))
 
     def configure_gradient_clipping(
@@ -270,6 +279,8 @@ class JudgeModule(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what is trained; leave out the frozen backbone but say which it was."""
         names = checkpointed(self)
+        # With frozen weights each checkpoint would be as large as the backbone, which its hub repository holds
+        # already
         checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k in names}
         checkpoint["description"], checkpoint["order"] = self._description(), self._order()
         values = [agreement.value for agreement in self._agreement.values()]
@@ -289,6 +300,8 @@ class JudgeModule(L.LightningModule):
         Raises:
             UserError: Naming a missing, unexpected or misshapen weight, or another backbone.
         """
+        # `strict_loading` is off (see `__init__`): a weight that is missing would keep its first value, and nobody
+        # would notice
         check_keys("checkpoint", checkpoint["state_dict"], self._shapes)
         check_continues(checkpoint, self._description(), self._order(), self.data.settings.path)
         provenance = checkpoint["description"]["provenance"]
@@ -301,6 +314,8 @@ class JudgeModule(L.LightningModule):
         }
 
     def _order(self) -> dict[str, Any]:
+        # All that decides which items a step reads: a run that goes on in mid-epoch must neither skip one nor read it
+        # twice
         return {**self.data.order(), "trainer.accumulate_grad_batches": self.trainer.accumulate_grad_batches}
 
     def _trained(self) -> dict[str, Tensor]:

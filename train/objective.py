@@ -115,12 +115,15 @@ class Objective(nn.Module):
 
     def _rated(self, prediction: Prediction, labels: Labels) -> Iterator[tuple[str, Callable[[], Tensor]]]:
         """Losses on ratings, each computed when it is called."""
+        # From 0 to 1 on every scale, so that a weight of a loss means the same for 1 to 5 and for 0 to 100
         score, target = map(self._range.normalise, (prediction.score, labels.targets))
         mask = labels.weights
+        # Partial, since the recipe names few of these and `soft_spearman` costs the square of the batch
         yield "mse", partial(mse, score, target, mask)
         yield "ccc", partial(ccc, score, target, mask)
         yield "soft_spearman", partial(soft_spearman, score, target, mask, self.settings.temperature)
         if (deviation := prediction.deviation) is not None:
+            # In the unit of the normalised score, as the loss expects it
             variance = (deviation / self._range.span).square()
             yield "gaussian_nll", partial(faithful_nll, score, variance, target, mask)
         if (counts := labels.counts) is None:
@@ -135,6 +138,7 @@ class Objective(nn.Module):
         score = self._range.normalise(prediction.score)
         better = 0.5 + self._better * (score - 0.5)
         first, second, mask = better[labels.chosen], better[labels.rejected], ~labels.strengths.isnan()
+        # A loss masks by multiplication, and NaN times 0 is NaN, in the gradient too
         strengths = labels.strengths.nan_to_num()
         temperature = self.settings.preference_temperature
         return {
@@ -162,6 +166,7 @@ class RaterEmbedding(nn.Module):
         number of ratings of each `(raters,)`; a rater without any weighs nothing in the mean.
         """
         super().__init__()
+        # float64 for the division: shares of many raters must add up to one, or the mean rater would be off zero
         self.share = nn.Buffer(counts.double().div(counts.sum()).float(), persistent=False)
         self.embedding = nn.Parameter(torch.randn(len(counts), size) * 0.1)
         self.scale = nn.Linear(size, hidden_size, bias=False)
@@ -177,6 +182,7 @@ class RaterEmbedding(nn.Module):
         Raises:
             IndexError: If a position is beyond the raters (on a CPU; on a GPU the kernel fails).
         """
+        # What a rater adds is small beside the pooled vector, and half precision would round it away
         with torch.autocast(pooled.device.type, enabled=False):
             # -1 is no row of the table: row 0 is read in its place, and replaced by zeros below
             centred = functional.embedding(rater.clamp(min=0), self.embedding) - self.share @ self.embedding

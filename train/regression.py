@@ -71,6 +71,7 @@ def closed_form(
             solution = solve(regression, data)
         except ValueError as error:
             return _say_where_it_starts(error)
+        # Heads of one shape are needed for the ensemble of all folds, which have different numbers of pairs
         solution = solution if least_landmarks is None else solution.with_landmarks(least_landmarks)
     else:
         solution = _from_preferences(reader, data)
@@ -133,6 +134,7 @@ def _rated(pairs: Sequence[Pair], data: PairDataModule) -> Rated:
     sums, counts = np.zeros((len(pairs), scores.shape[1])), np.zeros((len(pairs), scores.shape[1]))
     np.add.at(sums, rows, np.nan_to_num(scores) * weights)
     np.add.at(counts, rows, np.where(np.isnan(scores), 0, weights))
+    # 0 / 0 where nobody rated a pair on a dimension: NaN is what says so from here on
     with np.errstate(invalid="ignore"):
         targets = sums / counts
     within = None
@@ -172,10 +174,12 @@ def _from_preferences(reader: SharedReader, data: PairDataModule) -> Solution | 
             np.stack([by_id[getattr(item, name).pair_id] for item in decided]) for name in ("chosen", "rejected")
         )
         groups = kept_together([item.chosen for item in decided], data.dataset.pairs)
+        # The strength of the ridge is chosen on groups that are left out, of which there must be one
         if len(set(groups)) < 2:
             return None
         solutions.append(fit_preferences(better, worse, blocks, groups))
     spans = np.array([dimension.maximum - dimension.minimum for dimension in data.dimensions])
+    # Logits grow with what people prefer; on a scale whose low end is good, scores have to fall with it
     signs = directions(data.dimensions).double().numpy()
     weights = np.concatenate([solution.weights for solution in solutions], 1) * signs * spans / 4
     first = solutions[0]
@@ -191,6 +195,7 @@ def put_head_at(module: JudgeModule, solution: Solution, *, with_states: bool) -
         dist.broadcast_object_list(shared)
         (solution,) = shared
     if solution.landmarks is not None:
+        # A head that reads the states already has weights for them
         with_states = with_states and solution.omits_first
         compare_as(judge, solution, with_states)
         if with_states:

@@ -87,12 +87,16 @@ class Validation:
         results: dict[str, dict[str, float | None]] = {}
         for column, dimension in enumerate(self._dimensions):
             parts = np.stack([start[:, column], self.scores[:, column], self.targets[:, column]])
+            # Only items that both have scored: otherwise the difference would be one of items, too
             rated = np.isfinite(parts).all(0)
             before, now, human = parts[:, rated]
             result: dict[str, float | None] = dict.fromkeys(("probe", "added", "low", "high"))
             if rated.any() and not math.isnan(lead := spearman(now, human) - spearman(before, human)):
                 result |= {"probe": spearman(before, human), "added": lead}
+                # The same seed at every validation: intervals of two checkpoints differ by the scores and not by the
+                # draws
                 draws = Resamples.sample(groups[rated], START_RESAMPLES, 0)
+                # Both on the same draws: which items are drawn moves both alike, and cancels
                 leads = draws.compute(spearman, now, human) - draws.compute(spearman, before, human)
                 result |= dict(zip(("low", "high"), lead_interval(draws, leads), strict=True))
             results[dimension.name] = result
@@ -102,6 +106,7 @@ class Validation:
         result = estimate(spearman, scores, self.targets[:, column])
         decided = self._strengths[:, column] > 0
         leads = scores[self._chosen[decided]] - scores[self._rejected[decided]]
+        # Where the low end of a scale is the good one, the preferred response has the lower score
         leads = leads * directions(self._dimensions)[column].item()
         met = float(np.mean(0.5 * (np.sign(leads) + 1))) if decided.any() and np.isfinite(leads).all() else None
         return Agreement(result.value, result.reason, met)
@@ -110,6 +115,7 @@ class Validation:
         """Scores and deviations in the order of the split `(items, dimensions, 2)`, float64, each once."""
         indices = torch.cat([part[0] for part in self._parts]).cpu()
         values = torch.cat([part[1] for part in self._parts]).cpu().double()
+        # Written by position, so that neither the order of ranks nor a pair that filled up a last batch matters
         whole = torch.full((*self.targets.shape, 2), torch.nan, dtype=torch.float64)
         for part_indices, part_values in all_gather_object((indices, values)):
             whole[part_indices] = part_values
@@ -119,6 +125,7 @@ class Validation:
 def lead_interval(draws: Resamples, leads: np.ndarray) -> tuple[float, float] | tuple[None, None]:
     """The 90 % interval of a gain, from those of the draws; None where draws of fewer than `MIN_GROUPS` groups hardly
     differ, whoever leads, or where no draw has a lead."""
+    # With few groups most draws are the same groups again: the interval would be narrow and mean nothing
     if draws.n_groups < MIN_GROUPS or np.isnan(leads).all():
         return None, None
     low, high = np.nanquantile(leads, _LEAD_INTERVAL).tolist()

@@ -155,6 +155,7 @@ def _donors(labels: np.ndarray, avoided: np.ndarray, rng: np.random.Generator) -
         avoided: Shape (n,), codes; a donor with the same one is avoided where possible.
         rng: Generator of the choice.
     """
+    # Each context once, so that contexts as a whole stay the same, and only their fit to the responses is lost
     if 2 * np.bincount(labels).max() <= len(labels):
         return _permutation(labels, avoided, rng)
     # A label of more than half of the pairs leaves too few donors for each to be used once
@@ -162,6 +163,7 @@ def _donors(labels: np.ndarray, avoided: np.ndarray, rng: np.random.Generator) -
     for index in range(len(labels)):
         others = labels != labels[index]
         better = others & (avoided != avoided[index])
+        # A donor with the same audio would leave the pair as it was, and the check without effect on it
         donors[index] = rng.choice(np.flatnonzero(better if better.any() else others))
     return donors
 
@@ -175,6 +177,7 @@ def _permutation(labels: np.ndarray, avoided: np.ndarray, rng: np.random.Generat
     """
     n = len(labels)
     shuffled = rng.permutation(n)
+    # Shuffled before: a stable sort would otherwise give every seed the same start
     order = shuffled[np.argsort(labels[shuffled], kind="stable")]
     start = np.empty(n, dtype=np.intp)
     start[order] = np.roll(order, -int(np.bincount(labels).max()))

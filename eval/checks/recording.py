@@ -60,6 +60,7 @@ def change_clips(
 
     changed_clips = dict(zip(sources, map_threads(changed, sources, "changing clips", len(sources)), strict=True))
     transcripts = ("context_text", "response_text") if context else ("response_text",)
+    # A prompted judge that reads transcripts would otherwise hear words that are gone
     removed = {} if keeps_words else dict.fromkeys(transcripts)
     return tuple(
         dataclasses.replace(
@@ -98,6 +99,7 @@ def low_pass(clip: Clip, rng: np.random.Generator | None = None) -> Clip:
     response = share * np.sinc(share * np.arange(-reach, reach + 1))  # of the ideal filter
     # Transforms of such lengths are fast
     extra = -(len(clip.samples) + 4 * reach) % 1024
+    # In float64: at -60 dB float32's rounding of a loud clip would be part of what is left
     padded = torch.from_numpy(np.pad(clip.samples.astype(np.float64), (reach, reach + extra)))
     filtered = functional.fftconvolve(padded, torch.from_numpy(response * window), mode="valid").numpy()
     filtered = filtered[: len(clip.samples)]

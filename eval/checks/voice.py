@@ -61,6 +61,7 @@ def analyse(clip: Clip) -> Speech:
     time, frame = np.arange(len(samples)), np.arange(len(track.pitch)) * prosody.HOP
     if not voiced.any():
         return Speech(samples.astype(np.float64), np.full(len(samples), np.nan), np.zeros(len(samples)))
+    # In log frequency, in which voices glide
     pitch = np.exp(np.interp(time, frame[voiced], np.log(track.pitch[voiced])))
     nearest = np.minimum((time + prosody.HOP // 2) // prosody.HOP, len(frame) - 1)
     return Speech(samples.astype(np.float64), pitch, np.where(voiced, track.harmonicity, 0.0)[nearest])
@@ -81,12 +82,14 @@ def resynthesise(speech: Speech, pitch: np.ndarray, periodic: np.ndarray, rng: n
     noise = rng.standard_normal(len(speech.samples))
     excitation = np.sqrt(1 - periodic) * noise
     if periodic.any():
+        # Roots, since the shares are of power, and pulses and noise have unit power
         excitation += np.sqrt(periodic) * pulses(pitch)
     source, original = _windowed(excitation), _windowed(speech.samples)
     shaped = np.fft.rfft(source, _SIZE) / _whitening_filter(original)
     power = np.abs(shaped) ** 2
     # By Parseval's theorem
     energy = (2 * power.sum(-1) - power[:, 0] - power[:, -1]) / _SIZE  # in time: this is half of each spectrum
+    # Frame by frame, so that loudness stays what it was: only what the check names may change
     level = np.sqrt((original**2).sum(-1) / np.maximum(energy, 1e-20))
     return Clip(_overlap_add(np.fft.irfft(shaped * level[:, None], _SIZE), len(excitation)), RATE)
 
@@ -106,6 +109,7 @@ def pulses(pitch: np.ndarray) -> np.ndarray:
     taps = np.floor(positions).astype(int)[:, None] + np.arange(1 - _PULSE_TAPS // 2, _PULSE_TAPS // 2 + 1)
     distance = taps - positions[:, None]
     shape = np.sinc(distance) * np.cos(np.pi * distance / (_PULSE_TAPS + 2)) ** 2
+    # Fewer pulses in a second have to be higher for the same power
     height = np.sqrt(RATE / pitch[np.minimum(np.rint(positions).astype(int), n - 1)])
     train = np.zeros(n)
     inside = (taps >= 0) & (taps < n)
@@ -154,6 +158,7 @@ def monotone(clip: Clip, rng: np.random.Generator) -> Clip:
     """The clip through the vocoder at the median of its pitch."""
     speech = analyse(clip)
     voiced = speech.pitch[speech.periodic > 0]
+    # The speaker's own median: one pitch for all would also change who is heard
     median = np.median(voiced) if len(voiced) else np.nan
     return resynthesise(speech, np.full_like(speech.pitch, median), speech.periodic, rng)
 
@@ -180,6 +185,7 @@ def flat_prosody(clip: Clip, rng: np.random.Generator) -> Clip:
     """One pitch, one periodicity and one level for all clips; only the timing of the delivery is left."""
     speech = analyse(clip)
     periodic = np.where(speech.periodic > 0, FLAT_PERIODICITY, 0.0)
+    # Level last, since the vocoder gives each frame its old one
     return level_flattened(resynthesise(speech, np.full_like(speech.pitch, FLAT_PITCH), periodic, rng))
 
 
@@ -191,6 +197,7 @@ def other_speaker(clip: Clip, rng: np.random.Generator) -> Clip:
     import torch  # only where a clip is changed: reports, which name the checks, begin without it
     from torchaudio import functional
 
+    # Up or down at random: a judge that favours high voices would gain on all clips, and here the gains cancel
     ratio = (SPEAKER, 100) if rng.random() < 0.5 else (100, SPEAKER)
     scaled = resample(clip.samples, *ratio)
     size = 1 << round(np.log2(_STRETCH_WINDOW * clip.rate))

@@ -88,6 +88,7 @@ def spearman(score: np.ndarray, human: np.ndarray) -> float:
     """Rank correlation, ties get their mean rank (Spearman, 1904)."""
     if not _is_defined(score, human):
         return math.nan
+    # A sum of signs is twice the mean rank less a constant, to which a correlation is blind
     if len(score) <= _FEW:
         return pearson(_signs(score).sum(axis=1), _signs(human).sum(axis=1))  # doubled ranks, centred
     return pearson(stats.rankdata(score), stats.rankdata(human))
@@ -149,6 +150,7 @@ def weighted_kappa(
     if distance == "ranks":
         positions = np.arange(len(positions), dtype=np.float64)
     first, second = np.split(positions[codes], 2)
+    # An identity (see above), in linear time
     if weights == "quadratic":
         return ccc(first, second)
     # Each step between neighbouring categories counts where one side lies below it and the other above
@@ -223,6 +225,7 @@ def _moments(x: np.ndarray, y: np.ndarray) -> tuple[float, float, tuple[float, f
     if not _is_defined(x, y):
         return math.nan, math.nan, (math.nan, math.nan)
     n, x_mean, y_mean = len(x), x.mean(), y.mean()
+    # Centred before they are multiplied: sums of squares of scores such as 1e8 + 1 would cancel
     dx, dy = x - x_mean, y - y_mean
     return float(x_mean - y_mean), float(dx @ dy) / n, (float(dx @ dx) / n, float(dy @ dy) / n)
 

@@ -85,6 +85,7 @@ class Resamples:
                 that every resample has as many groups of it as the data. Groups of different strata are different
                 groups, also under one name. None = one stratum.
         """
+        # Sorted by name, so that the draws depend on neither the order of items nor that of groups
         names, codes = np.unique(np.asarray(groups, dtype=str), return_inverse=True)
         if strata is None:
             sizes = [len(names)]
@@ -141,6 +142,7 @@ class Resamples:
         # Called once on all items, to learn the shape of what it returns
         values = np.full((len(self.counts), *np.shape(function(positions))), np.nan)
         for row, counts in enumerate(self.counts):
+            # Items and not weights: any function of vectors works, and ties of an item with its copies are real ties
             items = np.repeat(positions, counts[self.codes].astype(np.intp))
             if len(items):
                 values[row] = function(items)
@@ -247,6 +249,7 @@ def complete(*vectors: np.ndarray) -> tuple[np.ndarray, Statistic]:
         ValueError: If the vectors, each of shape (n,), differ in length.
     """
     values = [np.asarray(vector, dtype=np.float64) for vector in vectors]
+    # Broadcasting would give a number and no error
     if any(vector.ndim != 1 or vector.shape != values[0].shape for vector in values):
         shapes = " and ".join(str(vector.shape) for vector in values)
         raise ValueError(f"scores of shape {shapes}; expected vectors of equal length")
@@ -353,6 +356,7 @@ def ratio(first: Statistic, second: Statistic, resamples: Resamples) -> Statisti
     Undefined, with the reason, where either is. The value of the second must be above 0; resamples in which it is not
     are undefined.
     """
+    # Near a denominator of 0 a ratio jumps from one infinity to the other: its quantiles would mean nothing
     above_0 = np.where(second.draws > 0, second.draws, np.nan)
     return _together(first, replace(second, draws=above_0), resamples, np.divide)
 
@@ -376,6 +380,7 @@ def bca_percentiles(value: float, drawn: np.ndarray, left_out: np.ndarray) -> tu
     # Where nothing is defined with a group left out, there is no acceleration: the interval only corrects the bias
     deviations = np.nanmean(left_out) - left_out[~np.isnan(left_out)] if np.isfinite(left_out).any() else np.zeros(1)
     spread = (deviations**2).sum() ** 1.5
+    # How the standard error changes with the value, from the skewness of what each group adds
     acceleration = (deviations**3).sum() / (6 * spread) if spread > 0 else 0.0
     z = bias + stats.norm.ppf(np.array(PERCENTILES) / 100)
     low, high = 100 * stats.norm.cdf(bias + z / (1 - acceleration * z))

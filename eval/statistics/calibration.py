@@ -199,6 +199,7 @@ def mapped_scores(
     valid, _ = complete(score, human)
     x, y = score[valid], human[valid]
     names, codes = np.unique(groups[valid], return_inverse=True)
+    # Folds of groups, or a mapping would have seen the script of the item that it is judged by
     folds = min(FOLDS, len(names))
     fold = (np.random.default_rng(seed).permutation(len(names)) % folds)[codes]
     predicted = np.empty(len(codes))
@@ -217,6 +218,7 @@ def _mapped(mapping: MappingKind, x: np.ndarray, y: np.ndarray, new: np.ndarray)
         slope = np.nan_to_num(calibration_line(x, y)[0])
         return y.mean() + slope * (new - x.mean())
     distinct, code, times = np.unique(x, return_inverse=True, return_counts=True)
+    # Interpolated between scores that occurred, so that a new score between two of them is no jump
     return np.interp(new, distinct, isotonic_regression(np.bincount(code, weights=y) / times, weights=times).x)
 
 
@@ -228,6 +230,7 @@ def coverage(low: np.ndarray, high: np.ndarray, human: np.ndarray, resamples: Re
     """Share of the items whose mean rating lies inside its interval, ends included; its own is that of
     `estimate_share`."""
     inside = ((low - _ROUNDING <= human) & (human <= high + _ROUNDING)).astype(np.float64)
+    # A judge that states no interval is not wrong there, and is not right either: the item does not count
     known = np.isfinite(low) & np.isfinite(high) & ~np.isnan(human)
     return estimate_share(np.where(known, inside, np.nan), resamples)
 

@@ -23,6 +23,7 @@ def ranked_probability_score(predicted: np.ndarray, shares: np.ndarray) -> np.nd
     With shares of several raters it is the mean over raters of the score against each of them, less the score of the
     shares themselves against each of them, which no prediction changes.
     """
+    # Cumulated, so that a prediction one step off is better than one three steps off; the last sum is always 0
     gaps = np.cumsum(predicted - shares, axis=-1)[..., :-1]
     return np.square(gaps).sum(axis=-1) / gaps.shape[-1]
 
@@ -60,6 +61,7 @@ def penalties_of_people(counts: np.ndarray, constant: np.ndarray) -> tuple[Penal
     shares = counts / enough[:, None]
     one_rater, panel = (Penalties(np.zeros(len(counts)), np.zeros(len(counts))) for _ in range(2))
     for step, given in enumerate(steps):
+        # By step and not by rater: raters who gave the same are interchangeable
         left_out, others = shares[:, step], np.maximum(counts - given, 0)
         base = ranked_probability_score(shares, given)
         somebody, smoothed = others / (enough - 1)[:, None], (others + constant) / enough[:, None]

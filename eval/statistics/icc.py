@@ -50,6 +50,7 @@ def icc(table: RatingTable, resamples: Resamples) -> dict[Form, Statistic]:
     where the ratings do not vary, and, in the two-way forms, where no degree of freedom is left for the error.
     """
     panel = _Panel(table)
+    # An item with one rating says nothing of how ratings of an item differ
     empty = Statistic(None, n=panel.n_items, dropped=int((table.counts == 1).sum()))
     if panel.n_items < 2:
         reason = f"items with at least two raters: {panel.n_items}; at least 2 needed"
@@ -104,6 +105,7 @@ def _forms(found: _Components) -> dict[Form, float]:
 
 def _share(item: float, other: float) -> float:
     total = item + other
+    # Both may be estimates below 0, so their sum may be 0 by chance: its share would be any number
     return item / total if total > _ROUNDING * (abs(item) + abs(other)) else math.nan
 
 
@@ -136,6 +138,7 @@ class _Panel:
 
     def components(self, weights: np.ndarray | None = None) -> _Components:
         """Components where item i counts as weights[i] different items, not all 0; None = every item once."""
+        # In a resample the rest comes out of equations with the ridge, and so is exact only to that
         rest, rounding = None, 10 * _RIDGE
         if weights is None:
             rest, rounding = float((self._model.residual**2).sum()), _ROUNDING
@@ -176,6 +179,8 @@ class _Panel:
         deviations = rater_sums - self._rated @ (weights * (self._sums / self.sizes))
         shared = (self._rated * (weights / self.sizes)) @ self._rated.T
         equations = np.diag(of_rater) - (shared.toarray() if sparse.issparse(shared) else shared)
+        # Only differences of biases are known: a constant on all of them changes nothing, and the matrix is singular
+        # without
         equations[np.diag_indices(self.n_raters)] += _RIDGE * of_rater.max()
         return float(deviations @ linalg.solve(equations, deviations, assume_a="pos"))
 
@@ -189,6 +194,7 @@ def _bootstrapped(points: dict[Form, Statistic], panel: _Panel, seen: Resamples)
         return list(_forms(panel.components(np.bincount(items, minlength=panel.n_items))).values())
 
     draws = seen.apply(forms).reshape(-1, len(FORMS))
+    # The harmonic mean, as in k: the noise of a mean goes with one over its number of ratings
     ratings = float(1 / np.mean(1 / panel.sizes))
     return {
         form: with_interval(

@@ -40,6 +40,7 @@ def krippendorff_alpha(table: RatingTable, distance: Distance, resamples: Resamp
     values, codes = np.unique(table.scores[pairable], return_inverse=True)
     cells = (np.ones(len(codes)), (np.searchsorted(shared, table.items[pairable]), codes))
     counts = sparse.csr_array(cells, shape=(len(shared), len(values)))  # how often an item got each score
+    # Several raters may give an item the same score, which is one entry of the matrix
     counts.sum_duplicates()
     of_score, sizes = sparse.csr_array(counts.T), np.asarray(counts.sum(axis=1))
     equal = np.asarray(counts.power(2).sum(axis=1))  # ordered pairs of equal ratings of an item, with themselves

@@ -129,6 +129,7 @@ def held_out(score: np.ndarray, table: RatingTable, resamples: Resamples) -> Hel
     A rater is left out that shares fewer than `MIN_RATER_ITEMS` scored items with others, or where the rater, the judge
     or the mean of the others is constant on them.
     """
+    # The mean of the others is the target of both: the judge is measured by nothing that the rater is not
     targets = table.others_mean()
     usable = ~np.isnan(targets) & ~np.isnan(score[table.items])
     # One pass for all columns of `HeldOut`: every group once, the resamples, the halves
@@ -191,6 +192,7 @@ def pooled(dimensions: Sequence[HeldOut]) -> HeldOut:
             share = dimension.weights / dimension.weights.sum(axis=0)
         share = np.where(np.isnan(share), 0.0, share)
         weights[rows] += share
+        # Equal weights of dimensions: one that was rated by more people is no more important
         judge[rows] += share * np.nan_to_num(dimension.judge)
         rater[rows] += share * np.nan_to_num(dimension.rater)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -219,9 +221,11 @@ def compared(found: HeldOut, resamples: Resamples, n: int | None = None) -> Like
         return LikeForLike(
             undefined, undefined, undefined, undefined, undefined, None, verdict, 0, 0, groups, found.left_out
         )
+    # By items, since a correlation of many items is known better
     share = found.weights[:, 0] / found.weights[:, 0].sum()
     judge, rater = float(share @ found.judge[:, 0]), float(share @ found.rater[:, 0])
     difference, ratio = Statistic(judge - rater, n=counted), Statistic(None, n=counted)
+    # Where raters do not agree, a multiple of their agreement says nothing of the judge
     if rater > 0:
         ratio = replace(ratio, value=judge / rater)
     else:
@@ -287,6 +291,7 @@ def _spread(found: HeldOut, share: np.ndarray, resamples: Resamples) -> _Spread 
     items = np.cov(np.stack(sums)[:, defined] / weights.sum(axis=0)[defined]) * groups / (groups - 1)
     # From the raters: by how much they differ in one half of the groups and again in the other
     halved = (found.judge - found.rater)[:, -2 * HALVINGS :]
+    # Of two halves, whose chance is independent: a variance over raters in one half would contain that chance
     covariances = [_covariance(halved[:, h], halved[:, h + 1], share) for h in range(0, 2 * HALVINGS, 2)]
     if np.isnan(covariances).all():
         return "half of the groups hold too few items of each rater"
@@ -309,6 +314,7 @@ def _covariance(first: np.ndarray, second: np.ndarray, share: np.ndarray) -> flo
     if defined.sum() < MIN_RATERS:
         return math.nan
     first, second, share = first[defined], second[defined], share[defined] / share[defined].sum()
+    # Divided by 1 - sum of squared shares, as by n - 1 where shares are equal
     return float(share @ ((first - share @ first) * (second - share @ second)) / (1 - share @ share))
 
 

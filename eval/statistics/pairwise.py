@@ -66,6 +66,7 @@ def item_pairs(score: np.ndarray, human: np.ndarray, resamples: Resamples, seed:
         point = replace(point, reason=f"no pair: {counted(len(x), 'item')}" if len(x) < 2 else why_constant(x, y))
     if point.reason is not None:
         return ItemPairs(point, point, None, None)
+    # Once and not in each resample: it takes a sort of all pairs
     epsilon, epsilon_reason = tie_calibration(x, y, seed)
 
     def rule(judge: np.ndarray, people: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -112,6 +113,7 @@ def tie_calibration(score: np.ndarray, human: np.ndarray, seed: int = 0) -> tupl
         part = np.random.default_rng(seed).permutation(n)[: int(share * n)]
         reason = f"epsilon chosen on {len(part)} random items of {n}: at most {CALIBRATED_PAIRS} pairs are compared"
         score, human = score[part], human[part]
+    # Every observed difference is a candidate, and accuracy changes nowhere else: the best one is exact
     order = np.argsort(score, kind="stable")
     # With sorted scores all differences are 0 or above, and each pair comes once
     low, high = np.triu_indices(len(order), 1)
@@ -193,6 +195,7 @@ def within_groups(
             too_small += 1
             continue
         value = function(x, y)
+        # A group whose responses are all rated alike has no order to find, and would count as a failure
         if math.isnan(value):
             constant += 1
             continue

@@ -40,6 +40,7 @@ def components(table: RatingTable, groups: Sequence[str]) -> Components:
     items, rater, residual = two_way_components(table)
     quality = fit_rater_model(table).items
     rated = np.flatnonzero(table.counts)
+    # On qualities without raters' biases, which would look like groups where each group has raters of its own
     between, _ = _between_groups(quality[rated], np.asarray(groups, dtype=str)[rated], 1)
     # Both are estimates, but the part of groups cannot be larger than that of all items
     group = min(max(between, 0.0), max(items, 0.0))
@@ -93,6 +94,7 @@ def design_effect(
         return math.nan
     residual = float(values @ values) / freedom
     between, p = _between_groups(values, np.asarray(groups, dtype=str), fitted)
+    # An effect that chance explains counts as none: from few groups its estimate is mostly noise
     extra = (group_size(groups) - 1) * between if p < _LEVEL else 0.0
     return max((residual + extra) / total, _LEAST_EFFECT)
 
@@ -151,6 +153,7 @@ def paired_contexts(spread: float, difference: float, power: float) -> int:
         return shift > 30 or float(stats.nct.sf(limit, n - 1, shift) + stats.nct.cdf(-limit, n - 1, shift)) >= power
 
     low, high = 1, 2  # of one context no variance is known
+    # Power rises with n, so that doubling and halving find the fewest in a few dozen looks
     while not enough(high):
         low, high = high, 2 * high
     while high - low > 1:

@@ -115,6 +115,7 @@ def spearman_draws(scores: np.ndarray, human: np.ndarray, groups: np.ndarray, co
 
 def _ranks(side: _Ties, weights: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Doubled, centred ranks (distinct values, rows), and the sum of their squares over the drawn items (rows,)."""
+    # By distinct value: people's scores have few, and an item that was drawn twice ties with itself
     tied = side.by_group @ weights
     return 2 * np.cumsum(tied, axis=0) - tied - total, _squares((tied * tied * tied - tied).sum(axis=0), total)
 
@@ -132,6 +133,7 @@ def _tied_covariance(
     weights: np.ndarray,
 ) -> np.ndarray:
     """Sum of products of doubled, centred ranks, shape (rows,), cell by cell of the table judge x people."""
+    # Items with the same two values move together, and where both sides tie there are far fewer cells than items
     cells, code = np.unique(judge.code * len(human_ranks) + people.code, return_inverse=True)
     in_cell = sparse.csr_array((np.ones(len(code)), (code, groups)), shape=(len(cells), len(weights)))
     covariance = np.zeros(weights.shape[1])
@@ -161,6 +163,7 @@ def _untied_covariance(runs: _Runs, human_ranks: np.ndarray, weights: np.ndarray
         running += weight
         products += product
         inside += np.multiply(product, running, out=latest)
+    # Runs were summed side by side, each from 0: what stands before a run is added at the end
     before = np.cumsum(running, axis=0, dtype=np.float64) - running
     return 2 * (inside + products * before).sum(axis=0)
 
@@ -192,6 +195,8 @@ def pair_sums(x: np.ndarray, y: np.ndarray, groups: np.ndarray, counts: np.ndarr
     x, y, groups = x[order], y[order], groups[order]
     present, starts = np.unique(groups, return_index=True)
     counts = counts[:, present].astype(np.float64)
+    # Pairs of two groups count together as often as the product of their draws, so that a resample costs groups
+    # squared
     sums: Any = 0.0
     step = max(1, _PAIRS // len(x))
     for first in range(0, len(x), step):

@@ -88,6 +88,7 @@ def rater_report(
         dimension: The dimension and its scale.
     """
     model = fit_rater_model(table)
+    # A panel of strict and lenient raters spreads wide without anybody using the scale widely
     unbiased = dataclasses.replace(table, scores=table.scores - model.biases[table.raters])
     others = table.others_mean()
     seconds = np.full(len(table.scores), np.nan) if table.seconds is None else table.seconds
@@ -145,6 +146,7 @@ def _constant(compared: np.ndarray, theirs: np.ndarray) -> str | None:
 def _random(own: Statistic, panel: Statistic) -> str | None:
     if own.low is None or own.high is None or panel.value is None or panel.low is None:
         return None
+    # All three: an interval that includes 0 may be wide, and a panel that does not agree cannot show who is at random
     if not (own.low <= 0 and own.high < panel.value and panel.low > 0):
         return None
     return (
@@ -158,6 +160,7 @@ def _duplicates(table: RatingTable) -> dict[int, list[str]]:
     shared, equal = _equal_scores(table)
     in_common, same = np.asarray(shared.sum(axis=1)), np.asarray(equal.sum(axis=1))
     evidence: dict[int, list[str]] = {}
+    # Sparse, since of thousands of raters in a crowd few pairs share items
     pairs = sparse.coo_array(sparse.triu(shared, k=1))
     first, second = pairs.coords
     equals = np.asarray(equal.tocsr()[first, second]).reshape(-1)
@@ -166,6 +169,7 @@ def _duplicates(table: RatingTable) -> dict[int, list[str]]:
     for a, b, n, hits in zip(first[alike], second[alike], pairs.data[alike], equals[alike], strict=True):
         # What is usual for these two is seen in what they share with all others
         rest = in_common[a] + in_common[b] - 2 * n
+        # With nobody else rated, it is unknown how often two independent raters of these items agree
         if rest == 0:
             continue
         # One hit and one miss are added (Laplace): a panel that never agreed exactly still might once

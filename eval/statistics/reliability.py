@@ -92,6 +92,7 @@ def affordable_draws(
 
 def measure(table: RatingTable, resamples: Resamples, seed: int) -> Reliability:
     """Computes all fields of `Reliability` from ratings, draws over their items, and the seed of the halvings."""
+    # The rater is not in the mean that they are compared with, or they would agree with themselves
     single, raters = leave_one_rater_out(table, resamples)
     halves = split_half(table, resamples, seed, by_item=False)
     if table.squared_errors is None:
@@ -117,6 +118,7 @@ def leave_one_rater_out(table: RatingTable, resamples: Resamples) -> tuple[Stati
     for rater_id, rated in zip(table.rater_ids, table.by_rater(), strict=True):
         shared = rated[compared[rated]]
         items = table.items[shared]
+        # A correlation of a few items is mostly 1 or -1, and would move the mean by chance
         if len(shared) < MIN_RATER_ITEMS:
             reason = f"shares {counted(len(shared), 'item')} with other raters, at least {MIN_RATER_ITEMS} needed"
             raters[rater_id] = Statistic(None, n=len(shared), reason=reason)
@@ -150,6 +152,7 @@ def split_half(table: RatingTable, resamples: Resamples, seed: int, *, by_item: 
         reason = f"{counted(len(shared), 'item')} with at least two raters, at least {MIN_ITEMS} needed"
         return Statistic(None, n=len(shared), reason=reason)
     rng = np.random.default_rng(seed)
+    # Many halvings, since a single one is a draw, too: their mean depends on the raters and not on the seed
     halvings = (_halved(table, shared, rng, by_item=by_item) for _ in range(HALVINGS))
     return mean_spearman(halvings, resamples.select(shared))
 
@@ -187,6 +190,7 @@ def _halved(
         # A rater stays on one side for all items: the module docstring says why
         side = (rng.permutation(len(table.rater_ids)) % 2)[table.raters]
     counts = table.counts
+    # Halves of each item are as equal as they can be: a part with more raters would have less noise
     on_first = np.bincount(table.items, weights=side == 0, minlength=table.n_items)
     size = counts // 2 + (counts % 2) * (on_first > counts / 2)
     first, second = _part_means(table, side + rng.random(len(side)), size)
@@ -218,6 +222,7 @@ def _stepped_up(half: Statistic, counts: np.ndarray) -> Statistic:
     """
     if half.value is None:
         return half
+    # The formula has a root of it, and a panel without agreement has no reliability to step up
     if half.value <= 0:
         return Statistic(None, n=half.n, reason=f"the two parts of the panel do not agree (Spearman {half.value:.3f})")
     rated, shared = counts[counts > 0], counts[counts >= 2]

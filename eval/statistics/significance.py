@@ -90,6 +90,7 @@ def compare_all(
 
     comparisons = {}
     for a, b in combinations(scores, 2):
+        # Items that both have scored: otherwise the judges would be measured on different items
         valid, _ = complete(scores[a], scores[b], human)
         first, second, people = scores[a][valid], scores[b][valid], human[valid]
         rho_a, rho_b, seen = agreement(a, valid.tobytes()), agreement(b, valid.tobytes()), resamples.select(valid)
@@ -102,6 +103,8 @@ def compare_all(
             comparisons[a, b] = PairedDifference(replace(point, reason=reason), seen.n_groups)
             continue
         draws = rho_a.draws - rho_b.draws
+        # Draw by draw: both judges rise and fall with the items that are drawn, and only their difference is asked
+        # for
         point = with_interval(replace(point, value=rho_a.value - rho_b.value), draws, seen)
         draws = None if point.low is None else seen.bootstrap_values(draws)
         correlations = rho_a.value, rho_b.value, spearman(first, second)
@@ -140,6 +143,7 @@ def permutation_test(
     n_units = changes.shape[1]
     exact = 2 ** (n_units - 1) <= permutations
     n_looked_at = 2 ** (n_units - 1) if exact else permutations
+    # In blocks, since a table of all permutations of many groups would take gigabytes
     rng, step = None if exact else np.random.default_rng(seed), max(1, _BLOCK_VALUES // n_units)
     observed, extreme = abs(x @ z - y @ z) / n, 0
     for start in range(0, n_looked_at, step):
@@ -243,6 +247,8 @@ def significance_clusters(better: np.ndarray) -> tuple[int, ...]:
     """
     judges = len(better)
     # A cluster begins where all judges so far are better than all that follow
+    # Not neighbour by neighbour: significance is not transitive, and two ends of a chain may differ where no link
+    # does
     begins = [first > 0 and bool(better[:first, first:].all()) for first in range(judges)]
     return tuple(int(number) for number in 1 + np.cumsum(begins, dtype=np.int64))
 
@@ -251,6 +257,7 @@ def holm(p: np.ndarray) -> np.ndarray:
     """Adjusted p values of the step-down procedure of Holm (1979), shape (tests,), at most 1, in the order given."""
     order = np.argsort(p, kind="stable")
     adjusted = np.empty(len(p))
+    # Accumulated, so that a larger p value is never adjusted to a smaller one
     adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)), 1.0)
     return adjusted
 

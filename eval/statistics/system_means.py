@@ -69,6 +69,7 @@ class SystemSums:
         """
         names, column = np.unique(np.asarray(systems, dtype=str), return_inverse=True)
         group_names, row = np.unique(np.asarray(groups, dtype=str), return_inverse=True)
+        # Sums by group and system are all that means and jackknife need: ten million pairs become a small table
         cells, shape = row * len(names) + column, (len(group_names), len(names))
 
         def summed(values: np.ndarray) -> np.ndarray:
@@ -121,6 +122,7 @@ def system_means(sums: SystemSums, source: Source) -> SystemMeans:
     n = len(sums.systems)
     own = np.ones(sums.pairs.shape, dtype=bool)
     means, weight, worth = _estimates(_Columns.of(sums, slice(None), own), None, source)
+    # Over shared groups alone: what makes a context easy for all systems then cancels
     first, second = np.triu_indices(n, 1)
     shared = (sums.pairs[:, first] > 0) & (sums.pairs[:, second] > 0)
     sides = _Columns.of(sums, first, shared), _Columns.of(sums, second, shared)
@@ -144,6 +146,7 @@ class _Mean(NamedTuple):
         """Means of sums over counts, both of shape (groups, k)."""
         number = counts.sum(0)
         value = np.divide(sums.sum(0), number, out=np.full(len(number), np.nan), where=number > 0)
+        # Leaving out a group is a subtraction, so that no jackknife round sums anew
         rest = number - counts
         without = np.divide(sums.sum(0) - sums, rest, out=np.full(sums.shape, np.nan), where=rest > 0)
         groups = (counts > 0).sum(0)
@@ -209,6 +212,7 @@ def _estimates(first: _Columns, second: _Columns | None, source: Source) -> tupl
     # In units of the error of the ratings alone: else the systems whose ratings spread most choose lambda for all
     enough = (groups >= MIN_GROUPS) & (human.variance > _NOTHING * np.maximum(1.0, human.value**2))
     error = np.sqrt(human.variance[enough])
+    # One lambda for all systems: one for each would follow the chance in its few ratings (module docstring)
     weight = _weight(human.deviations[:, enough] / error, excess.deviations[:, enough] / error)
     powered = human.less(excess, weight)
     left = (powered.variance[enough] / human.variance[enough]).sum()

@@ -70,6 +70,7 @@ def _mask(
         attention_mask = None
     return sdpa_mask(
         attention_mask=attention_mask,
+        # To skip the mask where its values allow it, `transformers` would read them, for which the host waits
         allow_is_causal_skip=allow_is_causal_skip and attention_mask is None,
         allow_is_bidirectional_skip=allow_is_bidirectional_skip and attention_mask is None,
         local_size=local_size,
@@ -108,8 +109,10 @@ def _attend_to_beginnings(pieces: Pieces, states: Sequence[Tensor], scale: float
     longest, beginning, following = pieces.longest
     ends, start = pieces.ends, pieces.start
     made, within = varlen_attn(query, key, value, ends, ends, longest, longest, window_size=(-1, 0), **options)
+    # The beginnings have attended to all that they may: only what follows one has more to read
     query, key, value = query[start:], key[:start], value[:start]
     before, outside = varlen_attn(query, key, value, pieces.rests, pieces.beginnings, following, beginning, **options)
+    # Two softmaxes over parts of the keys are one over all if each counts by the sum of its exponentials
     share = torch.sigmoid(outside - within[:, start:])  # `(heads, positions)`
     made[start:].lerp_(before, share.T[..., None].to(made.dtype))
     return made[None]
@@ -149,6 +152,7 @@ class OneRow(NamedTuple):
 def in_one_row(states: Tensor, lengths: Sequence[int]) -> tuple[Tensor, OneRow | None]:
     """Clips of these lengths, one after the other `(sum of lengths, size)`, in the form that layers read: a row for
     each clip and no mask if all have the same length. The host does not wait for the device."""
+    # Nothing is padded then, and plain rows suit every kernel
     if len(set(lengths)) == 1:
         return states.unflatten(0, (len(lengths), lengths[0])), None
     # The host knows the lengths and computes this: the GPU need not be asked
@@ -184,6 +188,7 @@ def _attention(
     groups = getattr(module, "num_key_value_groups", 1)
     if groups > 1 and key.shape[1] == 1 and attention_mask is not None:
         key, value = (shared.expand(-1, groups, -1, -1).contiguous() for shared in (key, value))
+        # They are copies now: a module that names no groups keeps the official function from repeating them again
         module = _REPEATED
 
     def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
@@ -195,6 +200,7 @@ def _attention(
     return attend(query, key, value, attention_mask), None
 
 
+# Under a name of their own, which a configuration then names: `transformers` has an open register for that
 AttentionInterface.register(KERNEL, _attention)
 AttentionMaskInterface.register(KERNEL, _mask)
 

@@ -44,6 +44,7 @@ def no_tf32() -> Iterator[None]:
     convolutions: Any = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue] not in the stubs
     with _PRECISION_TURN:
         _precisions.append(convolutions.fp32_precision)
+        # The first layers of an audio tower are convolutions: rounded, they move every state, and with them the score
         convolutions.fp32_precision = "ieee"
     try:
         yield
@@ -83,6 +84,7 @@ def over_time(states: Tensor, lengths: Sequence[int]) -> Tensor:
     """Mean and standard deviation `(clips, 2, size)`, float32, of the states of clips of these lengths, one after the
     other `(sum of lengths, size)`."""
     statistics = []
+    # Clip by clip, so that the sum of one is taken in the same order whatever shares its batch
     for clip in states.split(list(lengths)):
         variance, mean = torch.var_mean(clip.float(), 0, correction=0)
         # a root has no gradient at 0, where a clip is one position long
@@ -127,6 +129,7 @@ def capture_outputs(
         states = found if isinstance(found, Tensor) else found[0]
         outputs.append(states if of is None else of(states))
 
+    # Hooks and not `output_hidden_states`, which would keep the whole states of all layers until the end
     hooks = [layer.register_forward_hook(lambda *call: keep(call[2])) for layer in layers]
     if and_given:
         hooks.append(layers[0].register_forward_pre_hook(lambda _, inputs: keep(inputs)))
@@ -158,6 +161,7 @@ def passing_on(layers: Sequence[nn.Module], hidden: Tensor | None = None) -> Ite
 
 def transformer_layers(network: nn.Module) -> list[nn.Module]:
     """The layers of language model and audio tower, in their order."""
+    # All families of `transformers` derive their layers from this class, so that no list of names is needed
     return [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
@@ -220,6 +224,7 @@ class FusedNorm(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """Norm over the last axis."""
         weight, size = self.weight, states.shape[-1:]
+        # The kernel takes one dtype; a trained weight is float32 beside states in half precision
         if weight is None or weight.dtype == states.dtype:
             return nn.functional.rms_norm(states, size, weight, self.eps)
         made = weight * nn.functional.rms_norm(states, size, None, self.eps)  # a weight that is trained, in float32
@@ -229,5 +234,6 @@ class FusedNorm(nn.Module):
 def fuse_norms(network: nn.Module) -> None:
     """Put `FusedNorm` in the place of a network's norms, but for those that accelerate moves between devices."""
     for name, module in list(network.named_modules()):
+        # accelerate's hook moves the module that it was put on, and would not know this one
         if _NORMS.fullmatch(type(module).__name__) and not hasattr(module, "_hf_hook"):
             network.set_submodule(name, FusedNorm(module))

@@ -92,6 +92,7 @@ def pack(
     # Wide rows waste less on padding, narrow ones less on what the mask excludes: several are tried
     layouts = [_layout(rows, int(share * longest)) for share in _WIDTHS]
     batch, tokens = ids.shape
+    # Not by tokens alone: attention computes what the mask excludes, too, and grows with the square of a row
     cost, best = min(
         ((_cost(len(layout), _width(layout), hidden_size), layout) for layout in layouts), key=lambda pair: pair[0]
     )
@@ -112,6 +113,7 @@ def _layout(rows: Sequence[_Row], width: int) -> list[list[_Tree]]:
     """The trees of each row of at most `width` tokens: each tree goes into the first row that has room, the largest
     first."""
     layout: list[list[_Tree]] = []
+    # Largest first: small ones fill the gaps that they leave
     for tree in sorted(_trees(rows, width), key=lambda tree: -tree.size):
         room = (row for row in layout if sum(other.size for other in row) + tree.size <= width)
         if (row := next(room, None)) is None:

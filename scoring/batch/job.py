@@ -87,6 +87,7 @@ class Job:
             "long clips": "in windows" if self.settings.get("windows", True) else "refused",
             "files": "by content" if self.checksums else "by size and time",
             "format": self.out.suffix.lower(),
+            # Another version may score differently in the last digits, and one file must not mix them
             "version": __version__,
         }
 
@@ -221,6 +222,7 @@ class Parts:
     def chunks(self) -> list[Chunk]:
         """All chunks; they follow from the number of rows alone. They are small where there are few rows, so that
         several workers have something to do."""
+        # By the number of rows alone, so that any number of workers, at any time, means the same chunk by its number
         size = _STEP * min(max(-(-self.rows // (_STEP * _CHUNKS)), 1), _MOST_STEPS)
         starts = range(0, self.rows, size)
         return [Chunk(number, start, min(size, self.rows - start)) for number, start in enumerate(starts)]
@@ -231,6 +233,7 @@ class Parts:
 
     def done(self) -> list[Chunk]:
         """Chunks whose parts are there, whole or damaged."""
+        # One listing, since to ask for each file takes minutes on a network file system
         names = {entry.name for entry in os.scandir(self.folder)} if self.folder.is_dir() else set()
         return [chunk for chunk in self.chunks() if self.path(chunk).name in names]
 
@@ -242,6 +245,7 @@ class Parts:
     def write(self, chunk: Chunk, columns: Sequence[Column], scored: Sequence[ScoredRow], audio: str) -> None:
         """Write the part of a chunk, with the columns between id and status and `audio_mark` of its rows; nothing
         happens where another process has finished the job."""
+        # Counts and columns stand in the head, so that whoever joins need load neither judge nor manifest
         failed = Counter(row.error.kind for row in scored if row.error is not None)
         name = self.path(chunk).name  # a part of equally many rows may not take its place
         head = {"part": name, "rows": len(scored), "failed": failed, "audio": audio, "columns": columns}

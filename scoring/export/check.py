@@ -166,6 +166,7 @@ def _beyond(own: Dimension, change: Change, bounds: Bounds) -> Iterator[str]:
         value, allowed = getattr(change, name), getattr(bounds, name)
         if value > allowed * width:
             yield f"{own.name}: {name} difference {value:.2g} rating points, allowed {allowed * width:.2g}"
+    # Without ratings the bounds on scores alone decide
     if change.before is None:
         return
     if change.after is None:
@@ -179,6 +180,7 @@ def synthetic_pairs(rate: int, longest: float) -> list[Pair]:
     """Sixteen pairs of signals with the rhythm and resonances of speech, 0.5 to 6 s long (and shorter than `longest`),
     the same in every call. A quarter has no context, a quarter a situation.
     """
+    # The same signals in every export, so that two exports are compared on the same pairs
     random = np.random.default_rng(0)
     ends = np.linspace(_SHORTEST, min(_LONGEST, 0.9 * longest), COUNT)
     pairs = []

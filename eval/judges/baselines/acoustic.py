@@ -53,6 +53,7 @@ class ClipFeatures:
             the response, and the response minus the context. NaN where a measure is undefined; without a context its
             measures and the differences are NaN. Then per pair ``ok``, or why a clip cannot be used; its row is NaN.
         """
+        # The last turn is what the response answers; earlier ones have been answered already
         answered = [turn.audio for pair in pairs for turn in pair.context[-1:]]
         measured = self._of_clips([*answered, *(pair.response for pair in pairs)])
         features = np.full((len(pairs), 3 * len(self.measures.names)), np.nan)
@@ -71,6 +72,7 @@ class ClipFeatures:
         """The measures of each clip, shape (k,), or why it cannot be used."""
         new = [source for source in dict.fromkeys(sources) if source not in self._kept]
         measured = dict(zip(new, map_threads(self._of_clip, new, "measuring clips", len(new)), strict=True))
+        # Clips that a check has made would each be kept, although none comes twice
         self._kept.update((source, row) for source, row in measured.items() if not isinstance(source, Clip | bytes))
         return measured | {source: self._kept[source] for source in sources if source in self._kept}
 
@@ -142,5 +144,6 @@ def boosting(seed: int) -> Learn:
         early_stopping=False,  # pyright: ignore[reportArgumentType]
         random_state=seed,
     )
+    # The indicator, since that a clip has no voice says something, too
     model = make_pipeline(SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True), trees)
     return searched("boosting", model, {"histgradientboostingregressor__max_leaf_nodes": (4, 31)}, seed)

@@ -81,6 +81,7 @@ class RegressionJudge:
             if n_groups >= 2:
                 target = means[dimension.name].to_numpy()[rated]
                 candidates = [learn(matrix[rated], target, groups[rated]) for learn in learns]
+                # By errors on groups that were left out: on its own data the most flexible one would always win
                 model, chosen = min(candidates, key=lambda candidate: min(candidate[1][_ERRORS].values()))
                 self._models.append((dimension, model))
                 errors = {name: error for _, tried in candidates for name, error in tried[_ERRORS].items()}
@@ -100,6 +101,7 @@ class RegressionJudge:
         rows = [row for row, status in enumerate(statuses) if status == OK]
         scores = np.full((len(pairs), len(self._models)), np.nan)
         for column, (dimension, model) in enumerate(self._models if rows else ()):
+            # Inside the scale, as raters are: an error beyond its end would be one that no rater can make
             scores[rows, column] = np.clip(model.predict(matrix[rows]), dimension.minimum, dimension.maximum)
         return score_table(pairs, self.dimensions, scores, statuses=statuses)
 
@@ -142,6 +144,7 @@ class Standardised:
         scale = np.sqrt((np.where(known, features - mean, 0) ** 2).sum(0) / count)
         # What never varied but for rounding says nothing
         scale[scale <= 1e-6 * np.abs(mean)] = np.inf
+        # Landmarks are the first rows, so these must be a sample
         order = np.random.default_rng(seed).permutation(len(target))
         standardised = _standardised(features, mean, scale)[order]
         portion = closed_form.FeatureBatch(standardised, target[order, None], np.ones((len(order), 1)), groups[order])

@@ -89,12 +89,15 @@ class Budget:
 
     async def reserve(self, size: RequestSize) -> bool:
         """Waits until a request may start, and reserves it; False where the limit does not allow it."""
+        # In a loop, since whoever was woken may find the budget taken by another one
         while self._limited and self.limit is not None:
             text, audio, out = self._expected(size)
             if self.spent + self._dollars(text, audio, out) > self.limit:
                 return False
+            # Alone, the worst is one answer above its reservation, which the promise allows
             if not self._under_way:
                 break
+            # What is under way may turn out dearer than all before, and then all of it at once
             held = self._dollars(
                 HEADROOM * (text + self._text * self._per_byte),
                 HEADROOM * (audio + self._seconds * self._per_second),
@@ -142,6 +145,7 @@ class Budget:
         if known:
             counted = (read or 0, sound or 0, written or 0)
         else:
+            # A server that leaves out a count must not be cheaper for it
             counted = (max(text, read or 0), max(audio, sound or 0), max(out, written or 0))
         cost = self._dollars(*counted)
         self.spent += cost
@@ -151,6 +155,8 @@ class Budget:
         self._longest = max(self._longest, written or 0)
         if cost > reserved * (1 + 1e-9):
             self._confirmed = 1
+        # One more at a time, and only while answers stay within what was known: a dear surprise then meets few
+        # requests
         elif rates[:2] == (self._per_byte, self._per_second) and self._longest <= max(size.out, rates[2]):
             self._confirmed += 1
         return cost if known else None
@@ -175,6 +181,7 @@ class Budget:
         self._under_way += sign
         self._text += sign * size.text
         self._out += sign * size.out
+        # Set to 0 when nothing is under way: sums of fractions do not return to it by themselves
         self._seconds = self._seconds + sign * size.seconds if self._under_way else 0.0
 
     def _dollars(self, *tokens: float) -> float:

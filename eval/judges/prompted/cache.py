@@ -37,6 +37,7 @@ _REPLIES = TypeAdapter(Reply)
 def cache_key(provider: Provider, question: Question, sample: int) -> str:
     """Key of an answer: a hash of provider, model, question with its clips and parameters, and number of the sample."""
     content = [provider.name, provider.host, provider.model, question.fingerprint(), str(sample)]
+    # The same clips sent in another way are another question, since a server may not hear them
     content += [provider.clips] if provider.clips else []
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
@@ -97,6 +98,7 @@ class AnswerCache:
             if row is None:
                 return None
             *values, sha256 = row
+            # A flipped bit in a score would be a score
             if sha256 != _row_hash(key, values):
                 raise ValueError("a row is not what was stored")
             return CachedAnswer(_REPLIES.validate_json(values[0]), *values[1:])

@@ -101,6 +101,7 @@ class RateLimit:
         """Waits until a request may start, or the run stops; returns when that was, for `limited`."""
         while (now := time.monotonic()) < self._next and not self._stop.is_set():
             await asyncio.sleep(min(self._next - now, _LOOK))
+        # From the time that was planned and not from now, or each delay would add to the gap
         self._next = max(now, self._next) + self._gap
         return now
 
@@ -125,6 +126,7 @@ class RateLimit:
         if started < self._slowed:
             return  # this request was already under way when the server first objected
         self._slowed = now
+        # The rate at which answers came is what the server grants, whatever its headers say
         recent = [moment for moment in self._answers if moment > now - _WINDOW]
         gap = (now - recent[0]) / len(recent) if len(recent) >= 2 else min(max(2 * self._gap, 0.05), _WIDEST_GUESS)
         self._gap = max(self._least, gap)
@@ -266,6 +268,7 @@ class Session:
     async def _reply(self, question: Question) -> Reply:
         """Asks once; raises `RequestError` if no answer came."""
         try:
+            # Over the whole answer: a server that sends a byte a minute never meets a limit of each read
             async with asyncio.timeout(self.settings.timeout):
                 reply = await self.provider.ask(question)
         except TimeoutError:

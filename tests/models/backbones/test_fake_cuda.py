@@ -24,8 +24,9 @@ from empathy_judge.models.backbones.inputs import Inputs, Packed
 from empathy_judge.models.backbones.layers import no_tf32
 from empathy_judge.models.head_input import HeadInput, build_pooling
 from empathy_judge.models.heads import Prediction, build_head
-from empathy_judge.models.judge import EmpathyJudge, EncodedClip, EncodedWindow
+from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.settings import HeadInputSettings, HeadName, JudgeSettings, LoraSettings, PoolingName
+from empathy_judge.models.windows import EncodedClip, EncodedWindow
 from empathy_judge.scoring import clip_encoder
 from empathy_judge.scoring import predictor as scoring
 from empathy_judge.scoring.batches import Workers

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from datetime import date
 
 from empathy_judge.eval.judges.prompted.factory import PROVIDERS
 from empathy_judge.eval.judges.prompted.prices import PRICES, RETIRED
 
+from ....conftest import loaded
 from ....pages import DOCS
 
 
@@ -18,10 +18,9 @@ def test_every_model_that_retires_has_a_price_while_it_lives():
 
 
 def test_the_page_has_all_prices_and_last_days():
-    page = (DOCS / "reference" / "judges.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([^`]+:[^`]+)` \|(.*)\|$", page.partition("## Prices")[2], flags=re.MULTILINE)
-    told = {model: [cell.strip() for cell in cells.split("|")][:4] for model, cells in rows}
-    days = {model: day.isoformat() for model, day in RETIRED.items()}
-    assert told == {
-        model: [*(f"{dollars:g}" for dollars in price), days.get(model, "")] for model, price in PRICES.items()
-    }
+    hooks, page = loaded(DOCS / "hooks.py"), (DOCS / "howto" / "prompted-judges.md").read_text(encoding="utf-8")
+    assert hooks.PRICES in page
+    rows = hooks.prices_table().splitlines()[2:]
+    assert len(rows) == len(PRICES)
+    assert "| `openai:gpt-audio-mini` | 0.6 | 10 | 2.4 | 2027-01-20 |" in rows
+    assert "| `gemini:gemini-3.8-flash` | 0.75 | 0.75 | 3.75 |  |" in rows
