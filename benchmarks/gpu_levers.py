@@ -67,7 +67,7 @@ def plan(options: argparse.Namespace, load: Measure) -> Iterator[tuple[str, str,
     """Piece, way, what measures it, and its deadline in seconds. What needs no judge comes first."""
     yield "machine", "", lambda _: machine(options), 20
     yield "layer", "", lambda _: layer(options), 60
-    yield "load", "", load, 90
+    yield "load", "", partial(with_adapters, load), 90
     yield "profile", "as it is", partial(profile, out=options.out), 60
     for count, (name, _) in enumerate([("all levers off", None), *LEVERS]):
         yield "levers", name if count == 0 else f"+ {name}", partial(scored, on=count), 30
@@ -174,6 +174,12 @@ def official_norm(norm: Any, states: Tensor) -> Tensor:
     return made if norm.weight is None else norm.weight * made
 
 
+def official_rotation(x: Tensor, cos: Tensor, sin: Tensor, axis: int = 1) -> Tensor:
+    """The formula of the official functions, in five kernels."""
+    first, second = x.chunk(2, -1)
+    return x * cos.unsqueeze(axis) + torch.cat((-second, first), -1) * sin.unsqueeze(axis)
+
+
 def by_peft(linear: Any, *arguments: Any) -> Tensor:
     """As PEFT computes a linear layer with an adapter."""
     return linear._by_peft(*arguments)
@@ -185,6 +191,7 @@ LEVERS: list[tuple[str, dict[str, Any] | None]] = [
     ("adapters in bfloat16", None),
     ("LoRA as one function", {f"{PACKAGE}.lora.AdaptedLinear.forward": by_peft}),
     ("norms in one kernel", {f"{PACKAGE}.backbones.layers.FusedNorm.forward": official_norm}),
+    ("rotary positions in place", {f"{PACKAGE}.backbones.rotation.turned": official_rotation}),
     ("passes by tokens", None),
     ("the host ahead", None),
     ("spectrograms on the GPU", {f"{PACKAGE}.backbones.qwen2_audio.WhisperTowerModel.makes_spectrograms": False}),
@@ -207,6 +214,17 @@ def switched_off(levers: Sequence[tuple[str, dict[str, Any] | None]]) -> Iterato
                 except AttributeError as error:
                     raise Absent(f"{lever}: not in this build ({error})") from None
         yield
+
+
+def with_adapters(load: Measure, bench: Any) -> dict[str, Any]:
+    """Load a judge, whose adapters then change its states, as trained ones do: new ones add nothing, and scores would
+    say nothing of how they are computed."""
+    result = load(bench)
+    torch.manual_seed(0)
+    for name, weight in result["bench"].judge.network.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.02)
+    return result
 
 
 def adapters_in(judge: EmpathyJudge, dtype: torch.dtype) -> None:
@@ -319,14 +337,14 @@ def profile(bench: Bench, out: Path) -> dict[str, Any]:
 # ---------------------------------------------------------------- training
 
 TRAINED: list[tuple[str, dict[str, str], int]] = [
-    ("the recipe, levers off", {}, 2),
-    ("+ LoRA as one function", {}, 1),
+    ("the recipe, levers off", {}, 3),
+    ("+ LoRA as one function", {}, 2),
     (RECIPE, {}, 0),
     ("the recipe, no dropout", {"judge.lora.dropout": "0"}, 0),
     ("the recipe, no dropout, 9,216 tokens", {"judge.lora.dropout": "0", "data.batch_tokens": "9216"}, 0),
     ("the recipe, compiled", {"compile_layers": "true"}, 0),
 ]
-"""Ways of training: name, values that differ from the recipe, and how many of LoRA and norms are off."""
+"""Ways of training: name, values that differ from the recipe, and how many of LoRA, norms and positions are off."""
 
 
 def trained(bench: Bench, way: str, values: dict[str, str], off: int) -> dict[str, Any]:
@@ -339,7 +357,7 @@ def trained(bench: Bench, way: str, values: dict[str, str], off: int) -> dict[st
     try:
         for module in dropouts if share is not None else ():
             module.p = float(share or 0)
-        with switched_off(LEVERS[3 - off : 3]):
+        with switched_off(LEVERS[4 - off : 4]):
             return step(bench, way, values, of_recipe=True)
     finally:
         for module, own in zip(dropouts, before, strict=True):

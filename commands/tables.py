@@ -183,14 +183,14 @@ class Leaderboard(Printing):
     system. From scores alone it is the judge's opinion. With ratings of some of the responses, drawn at random, means
     and differences are those of people, however bad the judge is, and a good judge makes their intervals narrower.
 
-    Exit code: 0 = done, 1 = with --fail-if-worse: a system is worse than the baseline by more than that at the 5 %
-    level, or this cannot be told.
+    Exit code: 0 = done, 1 = with --fail-if-worse: a system is worse than the baseline at the 5 % level, by more than
+    that in the estimate, or this cannot be told.
 
     Attributes:
         scores (SCORES): files of scores, see above
         json: print JSON (fields: docs/reference/reports.md)
         by (COLUMN): column that names the system
-        ratings: pair dataset, or table with pair_id, rater_id, dimension and score
+        ratings: pair dataset, or table with pair_id, rater_id, dimension and score, or wide, as `agreement` takes it
         dimension (NAME): compare on these (default: all)
         baseline (SYSTEM): compare the others with this one (default: the best)
         fail_if_worse (POINTS): end with code 1, see above; needs --baseline

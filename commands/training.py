@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ from .options import first_given
 from .shared import Data, Printing
 
 if TYPE_CHECKING:
+    from ..data_modules.settings import DataSettings
     from ..scoring.artifact import LoadedJudge
     from ..scoring.export.check import ExportCheck
 
@@ -77,9 +80,14 @@ class Train:
             parser = RecipeParser(trainer=False)
             parsed = parser.parse(self.words)
             parser.check(parsed)
-            from ..models.hub import require_backbone
+            from ..train.settings import shapes_of
 
-            require_backbone(parsed.judge.backbone, parsed.judge.revision)
+            if not parsed.dry_run:  # which reads the data itself
+                check_readable(parsed.data)
+            if not parsed.dry_run or shapes_of(parsed.judge.backbone) is None:
+                from ..models.hub import require_backbone
+
+                require_backbone(parsed.judge.backbone, parsed.judge.revision)
         from ..train.run import train as run
 
         done = run(self.words)
@@ -105,12 +113,15 @@ class Recipes(Printing):
     Attributes:
         show: print one recipe as YAML, with help; needs NAME
         name (NAME): of the recipe, or a YAML file of yours
+        gpu_gib: list those alone whose step fits the memory of such a GPU, and those that are added to others
     """
 
-    EXAMPLE: ClassVar[str] = "show qwen2_audio"
+    EXAMPLE: ClassVar[str] = "--gpu-gib 24"
 
     show: Literal["show"] | None = None
     name: str | None = None
+    _: KW_ONLY
+    gpu_gib: Whole | None = None
 
     def run(self) -> int:
         from ..train.settings import find_recipe, shipped_recipes
@@ -123,16 +134,20 @@ class Recipes(Printing):
 
             print(RecipeParser().with_help(path.read_text(encoding="utf-8")), end="")
             return DONE
-        from rich.table import Table
-
-        shipped, table = shipped_recipes(), Table(show_lines=True)
-        table.add_column("recipe", no_wrap=True)
-        table.add_column("what it is", ratio=3)
-        table.add_column("needs", ratio=2)
-        # Hub ids are too long for 80 columns; --json has them
+        shipped = [recipe for recipe in shipped_recipes() if recipe.fits(self.gpu_gib)]
+        # A line for each, so that all are on a screen; --json has whole sentences and hub ids
+        columns = [("recipe", "GPU", "a step", "what it is")]
         for recipe in shipped:
-            table.add_row(recipe.name, recipe.about, recipe.needs)
-        return self.tell([asdict(recipe) for recipe in shipped], lambda _: [table])
+            step = "" if recipe.step_gib is None else f"{recipe.step_gib:g} GiB"
+            columns.append((recipe.name, recipe.gpu, step, recipe.about))
+        widths = [max(len(row[number]) for row in columns) for number in range(3)]
+        rest = max(20, shutil.get_terminal_size().columns - sum(widths) - 6)
+        lines = []
+        for name, gpu, step, about in columns:
+            cut = textwrap.shorten(about, rest, placeholder=" ...")
+            lines.append(f"{name:{widths[0]}}  {gpu:{widths[1]}}  {step:>{widths[2]}}  {cut}")
+        lines.append("recipes show NAME prints one; --json has each in whole sentences")
+        return self.tell([asdict(recipe) for recipe in shipped], lambda _: lines)
 
 
 @dataclass(frozen=True)
@@ -322,6 +337,19 @@ class Ensemble(Printing):
 
             write_ensemble(paths, out, self.backbone)
         return self.tell({"judge": str(out)}, lambda result: [f"judge: {result['judge']}"])
+
+
+def check_readable(settings: DataSettings) -> None:
+    """Check that the data can be read and has the splits that a recipe names, before a hub is asked.
+
+    Raises:
+        DataError: If not.
+    """
+    from ..data_modules.schema import PairDataset
+
+    dataset = PairDataset.load(settings.path)
+    for splits in (settings.train_split, settings.validation_split):
+        dataset.subset([splits] if isinstance(splits, str) else splits)
 
 
 def _read_report(path: Path, loaded: LoadedJudge) -> Mapping[str, Any]:

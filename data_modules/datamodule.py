@@ -96,6 +96,7 @@ class PairDataModule(L.LightningDataModule):
         self.train_splits, self.validation_splits = _names(settings.train_split), _names(settings.validation_split)
         self._parts = parts
         self._planned: tuple[DataSettings, FixedSize | ByTokens] | None = None
+        self._supposed: tuple[TokenCounter, int] | None = None  # judge and processes, where there is no trainer
         if parts is not None:
             both = tuple(dict.fromkeys((*self.train_splits, *self.validation_splits)))
             self.train_splits = self.validation_splits = both
@@ -217,6 +218,11 @@ class PairDataModule(L.LightningDataModule):
         """Batches of this rank in every epoch, as the data loader has them."""
         return self._training_plan().steps
 
+    def planned_for(self, judge: TokenCounter, processes: int) -> FixedSize | ByTokens:
+        """The training batches of the first of so many processes, without a trainer: for a dry run."""
+        self._supposed = judge, processes
+        return self._training_plan()
+
     def longest_item(self) -> int:
         """Tokens of the longest training item, which is the least that `data.batch_tokens` can be."""
         return longest_of(self._kinds(self.train, self._compared, self.shares, shuffle=True))
@@ -305,9 +311,13 @@ class PairDataModule(L.LightningDataModule):
         return np.unique([pair.group_id for pair in pairs.pairs], return_inverse=True)[1]
 
     def _lengths(self, pairs: Sequence[Pair]) -> np.ndarray:
-        if self._model is None:
+        if self._model is not None:
+            judge = self._model.judge
+        elif self._supposed is not None:
+            judge = self._supposed[0]
+        else:
             raise DataError("data.batch_tokens without a model, whose tokens they are; expected batch_size")
-        return self._model.judge.count_tokens(pairs, self._seconds)
+        return judge.count_tokens(pairs, self._seconds)
 
     @cached_property
     def _seconds(self) -> dict[AudioSource, float]:
@@ -324,7 +334,9 @@ class PairDataModule(L.LightningDataModule):
 
     @property
     def _ranks(self) -> int:
-        return 1 if self.trainer is None else self.trainer.world_size
+        if self.trainer is None:
+            return 1 if self._supposed is None else self._supposed[1]
+        return self.trainer.world_size
 
     def _loader(self, items: Dataset[Any], batches: EpochBatches) -> DataLoader:
         workers, trainer = self.settings.num_workers, self.trainer

@@ -39,8 +39,15 @@ SERIES: tuple[Sequence[str], ...] = (
 )  # fmt: skip
 """Words of usual scales, from the lowest to the highest. ITU-T P.800 has the second, Qualtrics those of 5 and 7."""
 _COMMA = re.compile(r"\s*[+-]?[0-9]+,[0-9]+\s*")
-_LABELLED = re.compile(r"\s*([+-]?[0-9]+)\s*[-–—=:.()]+\s*[^\W\d].*")
-"""A number and the word that the scale has for it: ``4 - agree``, ``1 = not at all``, ``5 (excellent)``."""
+_MONTHS = (
+    "jan|janv|ene|feb|févr|mar|mrz|mär|mars|apr|avr|abr|may|mai|jun|juin|jul|juil|aug|août|ago|sep|sept|oct|okt|nov|"
+    "dec|dez|déc|dic"
+)
+_LABELLED = re.compile(
+    rf"\s*([+-]?[0-9]+)\s*[-–—=:.()]+\s*(?!(?:{_MONTHS})\b\.?(?:\W*[0-9]+)?\s*$)[^\W\d].*", re.IGNORECASE
+)
+"""A number and the word that the scale has for it: ``4 - agree``, ``1 = not at all``, ``5 (excellent)``. Not a day, as
+``03. Mai``, which Excel makes of 3.5."""
 
 
 def parse_choices(items: Sequence[str]) -> dict[str, float]:

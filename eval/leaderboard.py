@@ -75,8 +75,9 @@ def leaderboard(
         scores: Files that `score --out` wrote, or tables with ``pair_id``, ``group_id`` (the context), `by`, and a
             column for each dimension. A mapping, or a text ``NAME=FILE``, names the system of a whole file.
         by: The column that names the system of each response.
-        ratings: A pair dataset, or a table with ``pair_id, rater_id, dimension, score``, of some of the responses.
-            They must have been chosen without looking at the responses, such as at random.
+        ratings: A pair dataset, or a table with ``pair_id, rater_id, dimension, score`` or in another layout of
+            `data_modules.layouts`, of some of the responses. They must have been chosen without looking at the
+            responses, such as at random.
         dimensions: Dimensions to compare on (None = all that the files have).
         baseline: The system that others are compared with (None = the best one).
         report: Folder that `evaluate` wrote: how well this judge agrees with people.
@@ -87,7 +88,7 @@ def leaderboard(
             judges, people rated on another scale, there is only one system, no response was rated, the report is of
             another judge, or there is no such dimension or baseline.
     """
-    answers = read_answers(scores, by, dimensions)
+    answers = read_answers(scores, by, dimensions, ratings is not None)
     systems = sorted(answers.rows["system"].unique())
     if len(systems) < 2:
         raise UserError(f"{answers.files[0][0]}: one system, {shown(systems[0])}; expected two or more")
@@ -108,8 +109,8 @@ def leaderboard(
 
 
 def failures(report: LeaderboardReport, margin: float) -> list[str]:
-    """Why systems do not pass beside the baseline, a line each: worse by more than `margin` rating points at the 5 %
-    level, or not to be told. Empty = all pass."""
+    """Why systems do not pass beside the baseline, a line each: worse at the 5 % level and, in the estimate, by more
+    than `margin` rating points, or not to be told. Empty = all pass."""
     lines = []
     for board in report.boards:
         for row in board.against:

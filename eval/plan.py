@@ -25,7 +25,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from ..core.errors import UserError, counted
 from .frame import Frame, Panel
@@ -249,12 +249,12 @@ def make_plan(
                     judge_spearman=first,
                     standard_error=standard_error(first, n, pilot.design_effect),
                     difference=first - second,
-                    power=float(stats.norm.cdf((first - second) / error_of(n) - stats.norm.ppf(_SIDES))),
+                    power=float(scipy.stats.norm.cdf((first - second) / error_of(n) - scipy.stats.norm.ppf(_SIDES))),
                     cost=None if price is None else price * n * k,
                 )
             )
         # variances fall with 1 / (items - 3), so the error of four items, where that is 1, gives the scale
-        wanted_error = (first - second) / (stats.norm.ppf(_SIDES) + stats.norm.ppf(power))
+        wanted_error = (first - second) / (scipy.stats.norm.ppf(_SIDES) + scipy.stats.norm.ppf(power))
         n = max(4, math.ceil(3 + (error_of(4) / wanted_error) ** 2))
         needed.append(Needed(raters=k, items=n, ratings=n * k, cost=None if price is None else price * n * k))
     return PlanReport(

@@ -19,8 +19,8 @@ _MIN_GAIN = 0.05  # of alpha
 def rater_ranges(table: RatingTable) -> RaterRanges | None:
     """The two groups of raters that agree best once the narrower range is mapped linearly onto the wider one.
 
-    Raters with few ratings are left out. None unless alpha gains `_MIN_GAIN`: a strict rater who never gives the
-    highest score gains nothing by being stretched.
+    Raters with few ratings are left out. None unless alpha gains `_MIN_GAIN`, and more than by adding the same number
+    to all scores of the narrower range: strict raters, who never give the highest score, gain by that.
     """
     raters = table.by_rater()
     rated = [number for number, positions in enumerate(raters) if len(positions) >= _MIN_RATINGS]
@@ -29,21 +29,24 @@ def rater_ranges(table: RatingTable) -> RaterRanges | None:
     if len(np.unique(high)) < 2:
         return None
     kept = np.isin(table.raters, rated)
-    alpha = _alpha(replace(table, items=table.items[kept], raters=table.raters[kept], scores=table.scores[kept]))
+    own = replace(table, items=table.items[kept], raters=table.raters[kept], scores=table.scores[kept])
+    alpha = _alpha(own)
     best: tuple[float, np.ndarray] | None = None
     for end in np.unique(high)[:-1]:
         narrow = high <= end
         wide_range = high.max() - low[~narrow].min()
         if high[~narrow].min() - end < _MIN_GAP * wide_range or low[narrow].min() == end:
             continue
-        scores = table.scores.copy()
         chosen = np.isin(table.raters, np.array(rated)[narrow])
-        share = (scores[chosen] - low[narrow].min()) / (end - low[narrow].min())
-        scores[chosen] = low[~narrow].min() + share * wide_range
-        mapped = _alpha(replace(table, items=table.items[kept], raters=table.raters[kept], scores=scores[kept]))
-        if best is None or mapped > best[0]:
+        share = (table.scores - low[narrow].min()) / (end - low[narrow].min())
+        stretched = np.where(chosen, low[~narrow].min() + share * wide_range, table.scores)
+        mapped = _alpha(replace(own, scores=stretched[kept]))
+        if mapped - alpha < _MIN_GAIN or (best is not None and mapped <= best[0]):
+            continue
+        strictness = table.scores[~chosen & kept].mean() - table.scores[chosen].mean()
+        if mapped > _alpha(replace(own, scores=(table.scores + chosen * strictness)[kept])):
             best = mapped, narrow
-    if best is None or not best[0] - alpha >= _MIN_GAIN:
+    if best is None:
         return None
     ranges = tuple(
         RaterRange(

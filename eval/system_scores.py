@@ -14,7 +14,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..core.errors import DataError, UserError, names_shown, shown
 from ..core.files import file_hash
-from ..core.numerals import to_number
+from ..data_modules.layouts import (
+    Names,
+    ScoreColumn,
+    column_names,
+    read_rating_tables,
+    score_cells,
+    score_columns,
+    with_numbers,
+)
 from ..data_modules.ratings import A_NAME, LARGEST, RATING_COLUMNS, check_ratings, is_name, same_range
 from ..data_modules.schema import Dimension, PairDataset
 from ..data_modules.tables import SourceTable, plain_text, read_table
@@ -25,6 +33,8 @@ ScoreFiles = str | Path | Sequence[str | Path] | Mapping[str, str | Path]
 """A file, several, or system -> the file of its responses; a text ``NAME=FILE`` is one of these."""
 GROUP = "group_id"
 _OWN = (PAIR_ID, GROUP, "system", "warnings", "seconds")  # columns of `Answers.rows` beside dimensions
+# How columns of ratings are called, and what maps others
+_NAMES = Names(PAIR_ID, "rater_id", "import table --rating-column", ())
 # Parts of a job's identity without which scores do not mean the same
 _SAME = ("judge", "backbone", "quantization", "long clips")
 
@@ -53,8 +63,9 @@ class Ratings:
     synthetic: bool = False  # whether they were not given by people
 
 
-def read_answers(scores: ScoreFiles, by: str, dimensions: Sequence[str] | None) -> Answers:
-    """Read files of scores; see `leaderboard`."""
+def read_answers(scores: ScoreFiles, by: str, dimensions: Sequence[str] | None, with_ratings: bool = False) -> Answers:
+    """Read files of scores; see `leaderboard`. Ids of responses matter where there are ratings: several files without a
+    column for them, or that number their rows alike, are else told apart by their names."""
     files = _files(scores)
     if not files:
         raise UserError("no file of scores; expected one or more that `score --out` wrote")
@@ -62,17 +73,24 @@ def read_answers(scores: ScoreFiles, by: str, dimensions: Sequence[str] | None) 
     names = _dimensions([table for _, table in tables], dimensions)
     if taken := [name for name in names if name in _OWN]:
         raise UserError(f"{files[0][1]}: {shown(taken[0])} as a dimension; this name is taken, expected another column")
+    numbered = _numbered_alike([table for _, table in tables])
+    if numbered and with_ratings:
+        raise DataError(
+            f"{numbered}; ratings could be of either. Expected a column pair_id in each manifest, an id of its own "
+            "for each response, and scores made anew; or no --ratings"
+        )
     seen: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
     for system, table in tables:
-        for column in (PAIR_ID, GROUP, *names, *([] if system else [by])):
+        for column in (*([] if numbered else [PAIR_ID]), GROUP, *names, *([] if system else [by])):
             if column not in table.columns:
                 raise DataError(
                     f"{table.path}: no column {column!r}; it has {names_shown(table.columns)}{_advice(column, by)}"
                 )
-        for record in table.records():
-            # Files of whole systems may number their rows alike
-            pair = record.name(PAIR_ID)
+        for number, record in enumerate(table.records(), start=1):
+            pair = record.name(PAIR_ID) if PAIR_ID in table.columns else str(number)
+            if numbered:
+                pair = f"{table.path}/{pair}"
             if pair in seen:
                 raise DataError(
                     f"{record.place(PAIR_ID)}: {shown(pair)} stands twice, also in {seen[pair]}; expected unique ids"
@@ -89,6 +107,20 @@ def read_answers(scores: ScoreFiles, by: str, dimensions: Sequence[str] | None) 
     # Sums depend on the order of their terms in the last bit: the order of the file must not show
     ordered = pd.DataFrame(rows).sort_values(PAIR_ID, ignore_index=True)
     return Answers(ordered, {name: said.get(name) for name in names}, judge, facts, marks)
+
+
+def _numbered_alike(tables: Sequence[SourceTable]) -> str:
+    """What is wrong with the ids of several files, as the head of a message; empty = nothing."""
+    if len(tables) < 2:
+        return ""
+    seen: dict[str, Path] = {}
+    for table in tables:
+        if PAIR_ID not in table.columns:
+            return f"{table.path}: no column {PAIR_ID!r}"
+        for pair in {record.name(PAIR_ID) for record in table.records()}:
+            if seen.setdefault(pair, table.path) != table.path:
+                return f"{table.path}: {shown(pair)} stands in {seen[pair]}, too: both number their rows alike"
+    return ""
 
 
 def _files(scores: ScoreFiles) -> list[tuple[str | None, Path]]:
@@ -117,7 +149,7 @@ def _dimensions(tables: Sequence[SourceTable], wanted: Sequence[str] | None) -> 
     """The dimensions that all files have, or those that are asked for."""
     if wanted:
         return tuple(wanted)
-    of_each = [dimensions_of(table.columns) for table in tables]
+    of_each = [dimensions_of(table.columns, table.rows) for table in tables]
     shared = [name for name in of_each[0] if all(name in names for names in of_each)]
     if not shared:
         raise UserError(f"{tables[0].path}: no column says what is a dimension; expected --dimension NAME")
@@ -193,20 +225,27 @@ def read_ratings(ratings: str | Path, answers: Answers) -> Ratings:
 
 
 def _rating_table(path: Path, judged: Mapping[str, Dimension | None]) -> pd.DataFrame:
-    """The rows of a table that rate the judge's dimensions, checked; an empty score is none. People may rate between
-    the steps of the judge."""
-    source = read_table(path)
-    for name in RATING_COLUMNS:
-        if name not in source.columns:
-            expected = f"it has {names_shown(source.columns)}; expected {', '.join(RATING_COLUMNS)}"
-            raise DataError(f"{path}: no column {name!r}; {expected}")
-    cells = [[plain_text(row.get(name)) for name in RATING_COLUMNS[:3]] for row in source.rows]
-    scores = [to_number(row.get("score")) for row in source.rows]
-    given = [n for n, row in enumerate(cells) if row[2] in judged and plain_text(scores[n]) is not None]
-    rows = [(*cells[n], scores[n]) for n in given]
+    """The ratings on the judge's dimensions in a table of any layout of `layouts`, checked; an empty score is none.
+    People may rate between the steps of the judge."""
+    (table,) = read_rating_tables([path], _NAMES)
+    names = column_names(table, {}, _NAMES)
+    if {*RATING_COLUMNS} <= names.keys():  # further columns may be called as dimensions are
+        columns = [ScoreColumn(names["score"])]
+    else:
+        there = [name for name in judged if any(own.partition(":")[0] == name for own in table.columns)]
+        columns = score_columns(table, names, _NAMES, there or list(judged))
+    own = [cell for cell in score_cells(table, names, columns, {}) if cell.dimension in list(judged)]
+    scales = {name: scale for name, scale in judged.items() if scale is not None}
+    cells = [cell for cell in with_numbers(own, scales) if plain_text(cell.score) is not None]
+    rows = [(cell.item, cell.annotator, cell.dimension, cell.score) for cell in cells]
     frame = pd.DataFrame(rows, columns=pd.Index(RATING_COLUMNS), dtype=object)
     ends = {
         name: (-LARGEST / 2, LARGEST / 2) if own is None else (own.minimum, own.maximum) for name, own in judged.items()
     }
-    scales = [Dimension(name, *own) for name, own in ends.items()]
-    return check_ratings(frame, {*frame["pair_id"]}, scales, path, lambda n, column: source.place(given[n], column))
+
+    def locate(number: int, name: str) -> str:
+        cell = cells[number]
+        return table.place(cell.position, cell.column if name == "score" else names.get(name, cell.column))
+
+    known = [pair for pair in frame["pair_id"] if isinstance(pair, str)]
+    return check_ratings(frame, known, [Dimension(name, *own) for name, own in ends.items()], path, locate)

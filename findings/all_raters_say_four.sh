@@ -3,11 +3,12 @@
 #
 # One would guess: agreement is not defined without variance, so each gives NaN, or each raises.
 # What happens: krippendorff raises ValueError, statsmodels (Fleiss) and scikit-learn (Cohen) give NaN, nltk (alpha) gives 1, and
-#   irrCAC gives 1.0 for Krippendorff's alpha and Gwet's AC1, and a ZeroDivisionError for Fleiss' kappa. Two packages with the same
-#   coefficient by name, alpha, disagree on "perfect" against "no answer".
+#   irrCAC gives 1.0 for Gwet's AC1 and a ZeroDivisionError for Fleiss' kappa. Its Krippendorff's alpha is either of the two, as
+#   n times 1/n happens to add up: on one CPU 1.0 for 14, 17 and 21 clips and an error for all other numbers from 2 to 23, on
+#   another 1.0 for 10. Packages with the same coefficient by name, alpha, disagree on "perfect" against "no answer".
 # Who meets it: agreement per dimension or per batch, where a rare dimension is "1" throughout; a bootstrap of few clips draws such
 #   samples, and its interval then depends on the package.
-# Versions: krippendorff 0.9.0, nltk 3.10.4, irrCAC 0.4.4, statsmodels 0.15.0, scikit-learn 1.9.1; found in a run, 2026-11-28.
+# Versions: krippendorff 0.9.0, nltk 3.10.4, irrCAC 0.4.4, statsmodels 0.15.0, scikit-learn 1.9.1; found in a run, 2026-11-28 and 29.
 set -euo pipefail
 folder=$(mktemp -d); trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
@@ -44,6 +45,8 @@ for name, way in ways.items():
     except Exception as error:
         found[name] = type(error).__name__
     print(f"{name}: {found[name]}")
-assert list(found.values()) == ["ValueError", "1.0", "1.0", "1.0", "ZeroDivisionError", "nan", "nan"], "other answers now"
+by_rounding = found.pop("irrCAC, alpha")
+assert by_rounding in ("1.0", "ZeroDivisionError"), "another answer now"
+assert list(found.values()) == ["ValueError", "1.0", "1.0", "ZeroDivisionError", "nan", "nan"], "other answers now"
 print("as found")
 PYTHON

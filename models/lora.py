@@ -121,8 +121,6 @@ class AdaptedLinear(Linear):
         # Whatever differs from one plain adapter is left to PEFT: this path has to be right for the plain case alone
         if args or kwargs or self.disable_adapters:
             return self._by_peft(x, *args, **kwargs)
-        if self.merged:
-            return base(x)
         names = self.active_adapters
         if len(names) != 1 or names[0] not in self.lora_A:
             return self._by_peft(x)
@@ -140,6 +138,17 @@ class AdaptedLinear(Linear):
         # PEFT puts an identity where dropout is 0
         share = dropout.p if isinstance(dropout, nn.Dropout) and dropout.training else 0.0
         return adapted_linear(x, base.weight, base.bias, down.weight, up.weight, self.scaling[name], share)
+
+    def merge(self, *args: Any, **kwargs: Any) -> None:
+        """See PEFT. What is left to compute is the layer itself."""
+        super().merge(*args, **kwargs)
+        if self.merged:
+            self.forward = self.get_base_layer().forward
+
+    def unmerge(self) -> None:
+        """See PEFT."""
+        vars(self).pop("forward", None)
+        super().unmerge()
 
     def _by_peft(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         # PEFT 0.21 casts states to the dtype of the adapter, and autocast back: two passes over memory for nothing

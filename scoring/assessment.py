@@ -9,7 +9,7 @@ what is said, which nothing here notices.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -183,15 +183,16 @@ def fit_domain(pairs: Sequence[Sequence[ClipFacts]]) -> Domain:
     return Domain(len(pairs), {name: _wider(name, min(values), max(values)) for name, values in observed.items()})
 
 
-def _values(clips: Sequence[ClipFacts]) -> Iterator[tuple[str, str, float]]:
+def _values(clips: Sequence[ClipFacts]) -> list[tuple[str, str, float]]:
     """Each measurement of a pair: in words, name of its range, value. Clips without a voice have no pitch."""
     *turns, response = clips
-    yield _TURNS, _TURNS, float(len(turns))
+    values = [(_TURNS, _TURNS, float(len(turns)))]
     for what, facts in (("response", response), *((("context", turns[-1]),) if turns else ())):
-        yield f"seconds of the {what}", f"{what} seconds", facts.seconds
-        yield f"level of the {what}", "level", facts.level
+        values.append((f"seconds of the {what}", f"{what} seconds", facts.seconds))
+        values.append((f"level of the {what}", "level", facts.level))
         if not math.isnan(facts.pitch):
-            yield f"pitch of the {what}", "pitch", facts.pitch
+            values.append((f"pitch of the {what}", "pitch", facts.pitch))
+    return values
 
 
 def _wider(name: str, low: float, high: float) -> tuple[float, float]:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from ..core.processes import available_cores
 from ..models.judge import EmpathyJudge, Moved
@@ -106,9 +106,17 @@ SERIAL = Workers(False)
 """Nothing is done ahead."""
 
 
+@cache
+def _libraries() -> ThreadpoolController:
+    """To look for them takes up to 25 ms, which each thread of each call would spend."""
+    return ThreadpoolController()
+
+
 def _one_thread() -> None:
-    # the threads together are as many as there are cores; this limit holds for the calling thread alone
-    threadpool_limits(1, "openmp")
+    # the threads together are as many as there are cores; this limit holds for the calling thread alone. Asked first,
+    # torch does not put back later what `torch.set_num_threads` said
+    torch.get_num_threads()
+    _libraries().limit(limits=1, user_api="openmp")
 
 
 def pinned(inputs: Moved, device: torch.device) -> Moved:

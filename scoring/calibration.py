@@ -21,7 +21,6 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, assert_never
 
 import numpy as np
 from pydantic import ConfigDict, Field
-from scipy.optimize import isotonic_regression, least_squares
 from scipy.special import expit, logit
 
 from ..core.errors import UserError, counted
@@ -113,6 +112,8 @@ def fit_mapping(
     """The curve of least squares from finite judge scores to mean ratings of the same pairs, both `(pairs,)` in rating
     points.
     """
+    from scipy.optimize import isotonic_regression, least_squares  # scoring needs neither
+
     match name:
         case "none":
             return Unmapped()

@@ -19,10 +19,9 @@ from ..models.feature_cache import ClipStates
 from ..models.judge import EmpathyJudge
 from ..models.settings import LongClips
 from ..models.windows import ClipInputs, EncodedClip
+from . import KEPT_BYTES
 from .batches import READ_AHEAD, SERIAL, Workers, batches_for, free_bytes, pinned
 
-KEPT_BYTES = 512 * 2**20
-"""Bytes of audio states that stay in memory by default."""
 _KEPT_FACTS = 100_000
 _OF_FREE_MEMORY = 0.25
 """Share of the free memory of a GPU that audio states may take; further ones wait in main memory."""
@@ -173,7 +172,8 @@ class ClipEncoder:
             if workers.ahead and waiting > READ_AHEAD:
                 self._compute(decoded, result, workers)
                 decoded, waiting = [], 0
-        self._compute(decoded, result, workers)
+        if decoded:
+            self._compute(decoded, result, workers)
         return result
 
     def _compute(self, decoded: list[_Decoded], result: Encoded, workers: Workers) -> None:

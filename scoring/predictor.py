@@ -28,17 +28,18 @@ from ..models.heads import Prediction, combine
 from ..models.judge import EmpathyJudge
 from ..models.settings import LongClips, Quantization
 from ..models.windows import MOST_WINDOWS, EncodedClip
+from . import KEPT_BYTES
 from .artifact import LoadedJudge, Placement, load_any
-from .batches import Workers, batch_tokens, batches_for, pinned
-from .clip_encoder import KEPT_BYTES, ClipEncoder, OpenedClip
+from .batches import SERIAL, Workers, batch_tokens, batches_for, pinned
+from .clip_encoder import ClipEncoder, OpenedClip
 
 SPREAD = "auto"
 """Device name of a judge that is spread over all GPUs, then main memory."""
 _ON_CPU, _ON_GPU = 16, 128  # most pairs of a forward pass
 _SORTED_BATCHES = 4
 """Batches whose pairs are sorted by length together, on a CPU."""
-_SORTED_PAIRS = 1024
-"""Pairs that are sorted together on a GPU; the first are fewer, so that it starts early."""
+_SORTED_PAIRS, _FIRST_PAIRS = 1024, 32
+"""Pairs that are sorted together on a GPU, and the first of them, which are fewer, so that it starts early."""
 
 
 class ScoredPair(NamedTuple):
@@ -137,7 +138,7 @@ class Predictor:
     def run(self, pairs: Iterable[Pair | AudioError]) -> Iterator[ScoredPair]:
         """Yield all that was found of each pair, in order; an error in place of a pair comes out as it is."""
         judge, computed = self.judge, deque[_Window]()
-        with Workers(self.ahead) as workers:
+        with Workers(True) if self.ahead else SERIAL as workers:
             windows = self._read(iter(pairs), workers)
             try:
                 for window in _one_ahead(windows) if self.ahead else windows:
@@ -161,12 +162,16 @@ class Predictor:
 
     def _read(self, pairs: Iterator[Pair | AudioError], workers: Workers) -> Iterator[_Window]:
         """Windows of pairs, whose clips begin to be decoded."""
-        size = self.batch_size if self.ahead else self.batch_size * _SORTED_BATCHES
+        size = min(self.batch_size, _FIRST_PAIRS) if self.ahead else self.batch_size * _SORTED_BATCHES
+        before: dict[AudioSource, None] = {}
         # Not the whole table: its clips would not fit into memory, and the first score would come last
         while given := list(itertools.islice(pairs, size)):
             clips = dict.fromkeys(source for pair in given if isinstance(pair, Pair) for source in pair.clips)
             member = 0 if self.judge.trains_tower else None  # of an ensemble, the first
-            yield _Window(given, workers.read(clips, partial(self._encoder.open, member=member)))
+            # what the window before holds is known by the time that it is asked for
+            new = [source for source in clips if source not in before]
+            yield _Window(given, workers.read(new, partial(self._encoder.open, member=member)))
+            before = clips
             if self.ahead:
                 size = max(size, min(2 * size, _SORTED_PAIRS))
 
@@ -220,7 +225,7 @@ class Predictor:
         if self._counts_tokens:
             lengths = _tokens(judge, ordered, states, packed)
         else:
-            lengths = [_states(states, pair.clips) for pair in ordered]
+            lengths = [_states(states, sources[first]) for first, *_ in order]
 
         def inputs(rows: slice) -> Inputs:
             with torch.inference_mode(), self._asking:  # a tokenizer serves one thread at a time

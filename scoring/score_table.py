@@ -7,8 +7,10 @@ either form, and which column of a wide table is which of a long one, stands her
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from ..data_modules.ratings import LABELS
 
 if TYPE_CHECKING:  # scipy and torch: a process that only joins finished scores needs neither
     from .assessment import Assessment
@@ -21,6 +23,8 @@ DECIMALS = 6
 # Columns that both forms have
 PAIR_ID, STATUS, WINDOWS = "pair_id", "status", "windows"
 """`windows`: in how many windows a pair was read (`Assessment.windows`); of trained judges alone."""
+COPIED = "manifest_"
+"""What a column of the manifest begins with whose own name is taken."""
 OK = "ok"
 """The status of a row with a score; any other status says in words why there is none."""
 
@@ -91,9 +95,23 @@ def flat_scores(found: Assessment, columns: Iterable[Column]) -> dict[str, Value
     return {column.name: values[column.name] for column in columns}
 
 
-def dimensions_of(columns: Collection[str]) -> list[str]:
-    """The dimensions of a wide table, which has a label for each."""
-    return [name for name in columns if f"{name}_label" in columns]
+def dimensions_of(columns: Collection[str], rows: Iterable[Mapping[str, object]]) -> list[str]:
+    """The dimensions of a wide table, which has a label for each: one of `LABELS`, or none.
+
+    Columns of the manifest may look like that, also those of scores that were scored again (`Manifest.copied`).
+    """
+    names = [name for name in columns if f"{name}_label" in columns and not _is_copied(name, columns)]
+    for row in rows:
+        names = [name for name in names if row.get(f"{name}_label") in (None, "", *LABELS)]
+    return names
+
+
+def _is_copied(name: str, columns: Collection[str]) -> bool:
+    while name.startswith(COPIED):
+        name = name.removeprefix(COPIED)
+        if name in columns:
+            return True
+    return False
 
 
 def cells_of(dimension: str) -> LongCells:
@@ -101,10 +119,11 @@ def cells_of(dimension: str) -> LongCells:
     return LongCells(dimension, dimension, f"{dimension}_standard_error", f"{dimension}_{DISTRIBUTION}")
 
 
-def long_cells(columns: Collection[str]) -> list[LongCells]:
+def long_cells(columns: Collection[str], rows: Iterable[Mapping[str, object]]) -> list[LongCells]:
     """Where a row of a table with these columns, in either form, has what a long table says of each dimension."""
-    wide = STATUS in columns and "dimension" not in columns  # a wide table has rows without scores
-    own = [cells_of(name) for name in dimensions_of(columns)] if wide else []
+    # A wide table has rows without scores, and may have copied a column `dimension`
+    wide = STATUS in columns and not {"dimension", "score"} <= {*columns}
+    own = [cells_of(name) for name in dimensions_of(columns, rows)] if wide else []
     return own or [LongCells(None, "score", "uncertainty", DISTRIBUTION)]
 
 

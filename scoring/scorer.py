@@ -9,22 +9,23 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import get_args, overload
+from typing import TYPE_CHECKING, get_args, overload
 
 import numpy as np
 
-from ..core.disk_store import DiskStore
 from ..core.errors import AudioError, UserError, shown
 from ..data_modules.schema import Pair
 from ..models.settings import OF_LEVELS, Quantization
-from .artifact import LoadedJudge
+from . import KEPT_BYTES
 from .assessment import Assessment, Ranked, Scale, Score, cautions, in_order, label
 from .audio_inputs import Audio, Question, clip, column, numbered, pairs_of
 from .calibration import DEFAULT_LEVEL, LEVELS, preference, uncalibrated
-from .clip_encoder import KEPT_BYTES
-from .predictor import Predictor, ScoredPair, load_to_score
 from .score_table import Column, score_columns
 from .three_way import OverNext, Preference
+
+if TYPE_CHECKING:
+    from .artifact import LoadedJudge
+    from .predictor import Predictor, ScoredPair
 
 Scores = dict[str, float]
 """Rating points by dimension."""
@@ -110,6 +111,10 @@ class Scorer:
             raise UserError(f"batch_size {batch_size!r}; expected a whole number, 1 or more")
         if quantization not in (None, *get_args(Quantization)):
             raise UserError(f"quantization {quantization!r}; expected {', '.join(get_args(Quantization))}")
+        # What loads a model stands here: who has mistyped an argument does not wait for transformers
+        from ..core.disk_store import DiskStore
+        from .predictor import Predictor, load_to_score
+
         loaded = load_to_score(Path(folder), backbone, device, quantization, revision)
         judge = loaded.judge
         if compiled:

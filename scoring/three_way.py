@@ -21,9 +21,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
-from scipy.optimize import minimize
-from scipy.special import ndtr
-from scipy.stats import beta
+from scipy.special import betaincinv, ndtr
 
 from ..core.errors import UserError, shown
 from ..data_modules.schema import Dimension, Pair, PairDataset
@@ -144,6 +142,8 @@ def fit_three_way(
         predicted = probabilities(difference, error, math.exp(values[0]), math.exp(values[1]))
         return -float(np.log(np.maximum(predicted[rows, verdict], _SMALLEST)).mean())
 
+    from scipy.optimize import minimize  # not where judges alone are loaded: it takes half a second
+
     # In logarithms, so that both stay above 0
     start = (0.0, math.log(max(float(np.median(error)) / 2, _SMALLEST)))
     # Two numbers and a loss that is flat where verdicts are certain: no gradient is needed
@@ -185,7 +185,7 @@ def decided_above(confidence: np.ndarray, wrong: np.ndarray, groups: np.ndarray,
         if n < fewest:  # even without an error nothing could be said
             continue
         # The first failure ends it: to go on and pick a later success would break the promise of the sequence
-        if beta.ppf(_CERTAINTY, errors + 1, max(n - errors, _SMALLEST)) > max_error:
+        if betaincinv(errors + 1, max(n - errors, _SMALLEST), _CERTAINTY) > max_error:
             break
         bound = float(lowest)
     return bound

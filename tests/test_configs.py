@@ -65,6 +65,11 @@ def test_recipes_are_listed_with_what_they_need(capsys, monkeypatch):
         assert "`--dry-run`" in own["needs"] or "GiB" not in own["needs"]  # a figure says where it is from
     assert found["qwen2_audio"]["backbone"] == "Qwen/Qwen2-Audio-7B-Instruct"
     assert found["mixed"]["backbone"] is None
+    assert max(map(len, listed.splitlines())) <= 80
+    assert len(listed.splitlines()) == len(FILES) + 2
+    small = output_of(capsys, "recipes", "--gpu-gib", "24")
+    assert "qwen3_asr" in small
+    assert "qwen2_audio" not in small
     assert failed(capsys, "train", "--list") == "error: train --list: recipes are listed by `empathy-judge recipes`"
 
 
@@ -72,7 +77,7 @@ def test_recipes_are_listed_with_what_they_need(capsys, monkeypatch):
 def test_the_memory_that_a_recipe_is_said_to_need_is_that_of_its_dry_run(name, parser):
     recipe = parser.recipe(parser.parse(["--config", name, "--run", "r"]))
     found = step_memory(
-        recipe.judge, batch=recipe.data.batch_size, seconds=recipe.clip_seconds, mixed_precision=False,
+        recipe.judge, batch=recipe.data.batch_size, seconds=8.0, mixed_precision=False,
         gradient_checkpointing=False, audio_cached=True,
     )  # fmt: skip
     (own,) = (own for own in shipped_recipes() if own.name == name)

@@ -60,6 +60,7 @@ def train_lora(
     # decides how the judge is built
     trainer = build_trainer(
         recipe,
+        text,
         folder,
         stopping=selection_callbacks(recipe, folder),
         starting=[StartAtProbe(resumed.checkpoint is not None, least_landmarks)],
@@ -117,6 +118,7 @@ def refit_lora(
     # Without a validation there is no best epoch, and the start is no candidate: the epochs are given
     trainer = build_trainer(
         recipe,
+        text,
         folder,
         stopping=[StopAfter(epochs)],
         starting=[StartAtProbe(resumed.checkpoint is not None)],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -12,23 +10,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import FlopCounterMode
 
 from ..audio.decode import Clip
-from ..core.errors import UserError, counted
+from ..core.errors import UserError
 from ..data_modules.schema import Dimension, Pair, Turn
 from ..models.backbones.inputs import Clips, Inputs
 from ..models.backbones.layers import recompute_activations
 from ..models.backbones.loading import NF4_BLOCK
 from ..models.judge import EmpathyJudge
-from ..models.lora import Count, check_trainable, count_parameters, parameter_table, part_of
+from ..models.lora import Count, count_parameters, part_of
 from ..models.settings import JudgeSettings
-from .recipe import Recipe
 
 GIB = 2**30
 CUDA_CONTEXT = int(0.7 * GIB)
@@ -48,6 +44,9 @@ class StepMemory:
     gradients: int  # of the trained weights
     optimizer: int  # AdamW's two moments of every trained weight
     activations: int  # the most that forward and backward pass hold at once on top of these
+    operations: (
+        int  # floating-point operations of the batch, a multiplication and an addition as two; see `_operations`
+    )
 
     @property
     def by_kind(self) -> dict[str, int]:
@@ -119,6 +118,7 @@ def step_memory(
         gradients=trained,
         optimizer=2 * trained,
         activations=_activations(judge, inputs, batch, audio_cached),
+        operations=batch * _operations(judge, inputs, audio_cached),
     )
 
 
@@ -150,34 +150,57 @@ def _pair(judge: EmpathyJudge, seconds: float) -> Pair:
 
 def _activations(judge: EmpathyJudge, one: Inputs, batch: int, audio_cached: bool) -> int:
     """Peak memory of forward and backward pass, without weights and their gradients (bytes)."""
-    assert one.clips is not None
+    with _without_content(judge), LiveMemory(judge.parameters()) as live:
+        _step(judge, one, batch, audio_cached)
+        gradients = sum(weight.grad.nbytes for weight in judge.network.parameters() if weight.grad is not None)
+    return live.peak - gradients
+
+
+def _operations(judge: EmpathyJudge, one: Inputs, audio_cached: bool) -> int:
+    """Floating-point operations of both passes for a pair: those of products of matrices and of convolutions. Those of
+    fused attention are a few per cent of them, and not counted.
+
+    Apart from `_activations`: while torch counts, layers are not computed again (2.11).
+    """
+    judge.network.zero_grad()
+    with _without_content(judge), FlopCounterMode(display=False) as work:
+        _step(judge, one, 1, audio_cached)
+    judge.network.zero_grad()
+    return work.get_total_flops()
+
+
+@contextmanager
+def _without_content(judge: EmpathyJudge) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         if judge.settings.attention != "eager":
             stack.enter_context(_fused_attention())
-        live = stack.enter_context(LiveMemory(judge.parameters()))
-        if audio_cached:
-            count = len(one.audio_index) * batch
-            floats = next(weight for weight in judge.network.parameters() if weight.is_floating_point())
-            states = torch.empty((count, judge.backbone.audio_size), dtype=floats.dtype, device="meta")
-        else:
-            rows = batch * len(one.clips.features)
-            states = judge.backbone.encode_audio(Clips(_empty(one.clips.features, rows), [*one.clips.lengths] * batch))
-        inputs = Inputs(
-            input_ids=_empty(one.input_ids, batch),
-            attention_mask=_empty(one.attention_mask, batch),
-            response_mask=_empty(one.response_mask, batch),
-            audio_index=_empty(one.audio_index.repeat(batch)),
-            audio_positions=_empty(one.audio_positions.repeat(batch)),
-            audio_states=states,
-            padding_last=one.padding_last,
-        )
-        del states
-        hidden = judge.backbone.hidden_states(inputs)
-        if hidden.requires_grad:
-            hidden.float().sum().backward()
-        gradients = sum(weight.grad.nbytes for weight in judge.network.parameters() if weight.grad is not None)
-    return live.peak - gradients
+        yield
+
+
+def _step(judge: EmpathyJudge, one: Inputs, batch: int, audio_cached: bool) -> None:
+    """Forward and backward pass of a batch of pairs like one."""
+    assert one.clips is not None
+    if audio_cached:
+        count = len(one.audio_index) * batch
+        floats = next(weight for weight in judge.network.parameters() if weight.is_floating_point())
+        states = torch.empty((count, judge.backbone.audio_size), dtype=floats.dtype, device="meta")
+    else:
+        rows = batch * len(one.clips.features)
+        states = judge.backbone.encode_audio(Clips(_empty(one.clips.features, rows), [*one.clips.lengths] * batch))
+    inputs = Inputs(
+        input_ids=_empty(one.input_ids, batch),
+        attention_mask=_empty(one.attention_mask, batch),
+        response_mask=_empty(one.response_mask, batch),
+        audio_index=_empty(one.audio_index.repeat(batch)),
+        audio_positions=_empty(one.audio_positions.repeat(batch)),
+        audio_states=states,
+        padding_last=one.padding_last,
+    )
+    del states
+    hidden = judge.backbone.hidden_states(inputs)
+    if hidden.requires_grad:
+        hidden.float().sum().backward()
 
 
 def _empty(tensor: Tensor, rows: int | None = None) -> Tensor:
@@ -250,58 +273,3 @@ class _FusedKernel(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         query, key, value = ctx.saved_tensors[:3]
         return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None
-
-
-def memory_table(found: StepMemory, seconds: float, gpu_bytes: float | None) -> Table:
-    """The table that `train --dry-run` prints under that of parameters."""
-    title = f"A step on {counted(found.pairs, 'pair')} of two clips of {seconds:g} s ({found.tokens} tokens a pair)"
-    table = Table("memory on each GPU", "GiB", title=title)
-    for name, size in found.by_kind.items():
-        shown = "CUDA runtime (assumed)" if name == "cuda_runtime_assumed" else name
-        table.add_row(shown, f"{size / GIB:.2f}", style="bold" if name == "all" else None)
-    if gpu_bytes is not None:
-        verdict = "fits" if found.fits(gpu_bytes) else "does not fit"
-        share = f"{math.ceil(100 * found.total / gpu_bytes)} %"
-        table.add_row(f"of a GPU with {gpu_bytes / GIB:.0f} GiB: {verdict}", share)
-    return table
-
-
-def dry_run(recipe: Recipe) -> None:
-    """Print what would be trained and what memory a step needs, without weights and without data.
-
-    Raises:
-        UserError: As `step_memory`, or if other parameters would be trained than the recipe expects.
-    """
-    memory = step_memory(
-        recipe.judge,
-        batch=recipe.data.batch_size,
-        seconds=recipe.clip_seconds,
-        mixed_precision=str(recipe.trainer["precision"]).endswith("-mixed"),
-        gradient_checkpointing=recipe.gradient_checkpointing,
-        batch_tokens=None if recipe.data.batch_tokens == "auto" else recipe.data.batch_tokens,
-        audio_cached=recipe.cache.what != "none" and not recipe.judge.lora.trains_tower,
-    )
-    gpu = recipe.gpu_gib * GIB if recipe.gpu_gib else None
-    if gpu is None and torch.cuda.is_available():
-        gpu = torch.cuda.get_device_properties(0).total_memory
-    if recipe.json:
-        facts = {
-            "parts": {
-                name: {"parameters": count.parameters, "trainable": count.trainable}
-                for name, count in memory.parts.items()
-            },
-            "pairs": memory.pairs,
-            "clip_seconds": recipe.clip_seconds,
-            "tokens_per_pair": memory.tokens,
-            "bytes": memory.by_kind,
-            "gpu_bytes": gpu,
-            "fits": None if gpu is None else memory.fits(gpu),
-        }
-        print(json.dumps(facts, indent=2))
-    else:
-        for table in (
-            parameter_table(memory.parts, recipe.method == "probe"),
-            memory_table(memory, recipe.clip_seconds, gpu),
-        ):
-            Console().print(table)
-    check_trainable(memory.parts, recipe.expected_trainable or {})

@@ -38,7 +38,7 @@ from .objective import Objective, RaterEmbedding
 from .run_folder import check_continues
 from .settings import OptimizerSettings
 from .strategies import ShardedStrategy, checkpointed, shard
-from .validation import Agreement, Validation
+from .validation import Agreement, People, Validation, people_of
 
 MONITOR = "val_agreement"
 """What early stopping and the choice of the best checkpoint look at: the mean of `Agreement.value` over dimensions."""
@@ -141,6 +141,11 @@ class JudgeModule(L.LightningModule):
         """Scores of the last validation, and their agreement with people."""
         return Validation(self.data.validation, self.data.validation_preferences, self.judge.dimensions)
 
+    @cached_property
+    def people(self) -> dict[str, People]:
+        """What the raters of the validation split reach, by dimension."""
+        return people_of(self.data)
+
     def on_validation_epoch_start(self) -> None:
         """Drop the scores of the last validation."""
         self.validation.clear()
@@ -172,6 +177,8 @@ class JudgeModule(L.LightningModule):
             spearman = math.nan if agreement.spearman is None else agreement.spearman
             # Nothing is averaged over ranks: each has the same value, and its own callbacks read it
             self.log(f"val_spearman/{name}", spearman, rank_zero_only=False, sync_dist=False)
+            for what, value in self.people[name].reached.items() if name in self.people else ():
+                self.log(f"val_{what}/{name}", value, rank_zero_only=False, sync_dist=False)
             if agreement.preferences_met is not None:
                 self.log(f"val_preferences_met/{name}", agreement.preferences_met, sync_dist=False)
         self.log(MONITOR, sum(a.value for a in agreements.values()) / len(agreements), prog_bar=True, sync_dist=False)

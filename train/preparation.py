@@ -73,6 +73,18 @@ def build_judge(recipe: Recipe, settings: BuiltSettings, data: PairDataModule, t
     return judge
 
 
+def build_objective(recipe: Recipe, data: PairDataModule) -> Objective:
+    """What is minimised.
+
+    Raises:
+        UserError: If the losses do not fit the data.
+    """
+    objective = Objective(recipe.objective.losses, recipe.objective.settings, recipe.judge.head, data.dimensions)
+    if objective.needs_counts and data.train.histograms is None:
+        raise UserError(f"objective.losses: a scale has more than {MAX_STEPS} steps; expected losses of the score")
+    return objective
+
+
 @contextmanager
 def build_module(
     recipe: Recipe, run: Path, judge: EmpathyJudge, data: PairDataModule, trainer: L.Trainer
@@ -82,9 +94,7 @@ def build_module(
     Raises:
         UserError: If losses, trained parts or the cache do not fit the data or the judge.
     """
-    objective = Objective(recipe.objective.losses, recipe.objective.settings, recipe.judge.head, data.dimensions)
-    if objective.needs_counts and data.train.histograms is None:
-        raise UserError(f"objective.losses: a scale has more than {MAX_STEPS} steps; expected losses of the score")
+    objective = build_objective(recipe, data)
     raters = None
     if size := recipe.objective.rater_embedding:
         raters = RaterEmbedding(data.train.rater_counts, judge.head_input.size, size)

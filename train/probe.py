@@ -48,6 +48,7 @@ def train_probe(
     # callbacks, as that of any run
     trainer = build_trainer(
         recipe,
+        text,
         folder,
         stopping=selection_callbacks(recipe, folder),
         starting=[FitProbe(least_landmarks)],
@@ -96,6 +97,7 @@ def refit_probe(
     leaving_out = FitLeavingOut()
     trainer = build_trainer(
         recipe,
+        text,
         folder,
         stopping=[],
         starting=[leaving_out if scores is None else FitProbe()],
@@ -121,7 +123,10 @@ def check_probe(recipe: Recipe) -> None:
         UserError: If not.
     """
     if not recipe.judge.head_input.of_clips:
-        raise UserError("method probe with judge.head_input.audio none; expected --judge.head_input.audio all_layers")
+        raise UserError(
+            "method probe with judge.head_input.audio none; expected --judge.head_input.audio all_layers, or of a "
+            "backbone without audio tower --judge.head_input.functionals true"
+        )
     if recipe.data.augmentation.active:
         raise UserError("method probe with augmentation: it reads every clip once; expected none")
 

@@ -31,7 +31,9 @@ _OURS: set[str | int] = {
 }
 _ELSEWHERE = {
     "default_root_dir": "run", "output_dir": "run", "out": "run", "epochs": "trainer.max_epochs",
-    "lr": "optimizer.learning_rate",
+    "lr": "optimizer.learning_rate", "data": "data.path", "dataset": "data.path", "batch": "data.batch_size",
+    "model": "judge.backbone", "num_epochs": "trainer.max_epochs", "gpus": "trainer.devices",
+    "logger": "trainer.logger",
 }  # fmt: skip
 """Names in other programs, or for other commands -> settings."""
 Config = str | Path | Sequence[str] | Mapping[str, Any]
@@ -197,6 +199,9 @@ class RecipeParser:
             elif word.startswith("--") and word not in ("--help", "--print_config"):
                 key = name[2:].replace("-", "_")
                 self._check_name(key, name)
+                given = value if equals else next(iter(waiting), "")
+                if key in _ELSEWHERE and not given.startswith("{") and not Path(given).is_file():  # a group, no tree
+                    raise UserError(f"{name} {given}: expected --{_ELSEWHERE[key]} {given}".rstrip())
                 bare = key in ("dry_run", "json") and not equals and waiting[:1] not in (["true"], ["false"])
                 values.append(f"--{key}" + ("=true" if bare else f"{equals}{value}"))
                 if not bare and (equals or waiting):

@@ -100,7 +100,7 @@ def train(
     parsed = parser.parse(config, {name: str(value) for name, value in values.items() if value is not None})
     recipe = parser.recipe(parsed)
     if recipe.dry_run:
-        from .memory import dry_run
+        from .dry_run import dry_run
 
         dry_run(recipe)
         return None

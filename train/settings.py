@@ -4,6 +4,7 @@ Imports nothing heavy, so that `train --help` is instant."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,9 +145,10 @@ class Recipe:
             on a GPU.
         expected_trainable: Expected number of trained parameters of each part, as in the table at the start; training
             does not start with other numbers.
-        dry_run: Print what would be trained and how much memory a step needs, without training.
+        dry_run: Read the data and print what would be trained, in how many steps, in what memory and how long,
+            without weights and without training.
         json: Print JSON: the counts of a dry run, otherwise the paths of the run and of its best checkpoint.
-        clip_seconds: Length of every clip in a dry run.
+        clip_seconds: Length of every clip in a dry run that reads no data.
         gpu_gib: GPU memory for a dry run; by default that of the GPU of this machine.
         judge: The judge.
         objective: The loss.
@@ -169,7 +171,7 @@ class Recipe:
     expected_trainable: dict[str, int] | None = None
     dry_run: bool = False
     json: bool = False
-    clip_seconds: float = 8.0
+    clip_seconds: float | None = None
     gpu_gib: float | None = None
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
@@ -201,6 +203,26 @@ class ShippedRecipe:
     needs: str  # GPUs and memory; figures are those of ``train --dry-run``, counted from shapes, not measured
     command: str  # that runs it
 
+    @property
+    def step_gib(self) -> float | None:
+        """Memory of a step; None where it is that of another recipe."""
+        found = re.search(r"takes (?:at most the )?([\d.]+) GiB", self.needs)
+        return None if found is None else float(found[1])
+
+    @property
+    def gpu(self) -> str:
+        """The GPU that it needs, in a few words."""
+        if self.needs.startswith("what "):
+            return "as the other"
+        size = re.match(r"(no GPU|one|several)[^;]*?(\d+ GB)?(?: with [^;]*)?;", self.needs)
+        if size is None or size[1] == "no GPU":
+            return "none"
+        return f"{'several ' if size[1] == 'several' else ''}{size[2] or ''}".strip()
+
+    def fits(self, gpu_gib: float | None) -> bool:
+        """Whether a step has room in a GPU of this size; None = any."""
+        return gpu_gib is None or self.step_gib is None or self.step_gib <= 0.95 * gpu_gib
+
 
 def shipped_recipes() -> list[ShippedRecipe]:
     """All recipes that come with the package, sorted by name."""
@@ -212,6 +234,13 @@ def shipped_recipes() -> list[ShippedRecipe]:
         command, about = (line.removeprefix("# ") for line in lines[:2])
         recipes.append(ShippedRecipe(path.stem, about, backbone, needs, command))
     return recipes
+
+
+def shapes_of(backbone: str) -> Path | None:
+    """Folder with the configuration of a backbone of a shipped recipe, and a vocabulary of a few words: what a dry run
+    counts with. None = the package has none, or a folder has this name."""
+    folder = CONFIGS / "shapes" / backbone.replace("/", "--")
+    return folder if "/" in backbone and not Path(backbone).exists() and folder.is_dir() else None
 
 
 def find_recipe(name: str, option: str = "--config") -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import yaml
 from lightning.pytorch.callbacks import Callback, LearningRateMonitor, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from rich.console import Console
@@ -18,6 +19,7 @@ from .module import MONITOR, CompileLayers, FillCache
 from .settings import Recipe
 from .strategies import SameCheckpoint, check_strategy, refused_by_lightning, started_by
 from .throughput import ProgressLines, Throughput
+from .told import RunFacts
 
 
 def selection_callbacks(recipe: Recipe, run: Path) -> list[Callback]:
@@ -34,6 +36,7 @@ def selection_callbacks(recipe: Recipe, run: Path) -> list[Callback]:
 
 def build_trainer(
     recipe: Recipe,
+    text: str,
     run: Path,
     *,
     stopping: Sequence[Callback],
@@ -47,6 +50,7 @@ def build_trainer(
 
     Args:
         recipe: What is trained.
+        text: The recipe as `config.yaml` keeps it.
         run: Folder.
         stopping: Callbacks that decide when training ends, and what is kept.
         starting: Callbacks that put weights where training starts.
@@ -62,16 +66,19 @@ def build_trainer(
     check_strategy(recipe)
     arguments = {**recipe.trainer, **(changed or {})}
     logger, folder = arguments.pop("logger", None), run / CHECKPOINTS
-    loggers = [
-        CSVLogger(run / "logs", name="csv"),  # a new version for each start: it would delete an earlier file
-        TensorBoardLogger(run, name="logs", version="tensorboard"),
-    ]
+    loggers: Any = logger
+    if logger is not False:
+        given = logger if isinstance(logger, list) else [logger]
+        # whatever the recipe asks for, a table stays with the run; a new version for each start: it would delete an
+        # earlier file
+        loggers = [CSVLogger(run / "logs", name="csv")]
+        loggers += [TensorBoardLogger(run, name="logs", version="tensorboard")] if given in ([None], [True]) else given
     # A bar that redraws itself would fill the log of a batch job: there, lines are printed
     shown, terminal = arguments.pop("enable_progress_bar", None) is not False, Console(stderr=True).is_terminal
     with refused_by_lightning(TypeError, ValueError):  # as it raises for wrong options, such as too many devices
         trainer = L.Trainer(
             **arguments,
-            logger=loggers if logger in (None, True) else logger,
+            logger=loggers,
             # Lightning calls them in this order, except that those that keep checkpoints come last
             callbacks=[
                 *stopping,
@@ -79,6 +86,7 @@ def build_trainer(
                 FillCache(),
                 PreemptionCheckpoints(folder, recipe.checkpoint_steps),  # listens before the start is validated
                 Throughput(),  # what the one above writes is no waiting for data
+                RunFacts(yaml.safe_load(text)),
                 *starting,
                 *([CompileLayers()] if recipe.compile_layers else []),
                 *([] if logger is False else [LearningRateMonitor("step")]),

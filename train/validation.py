@@ -10,15 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..data_modules.datamodule import PairDataModule
 from ..data_modules.schema import Dimension
 from ..data_modules.training_items import ComparedPair, RatedPairs, directions
 from ..eval.statistics.agreement import spearman
 from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
+from ..eval.statistics.reliability import measure, rated_items
 from ..models.heads import Prediction
 from .features import all_gather_object
 
 _LEAD_INTERVAL = (0.05, 0.95)  # quantiles of the lead of a trained judge over the probe
 START_RESAMPLES = 500
+_DRAWS = 20  # of intervals of people that nobody reads here
 
 
 @dataclass(frozen=True)
@@ -130,3 +133,29 @@ def lead_interval(draws: Resamples, leads: np.ndarray) -> tuple[float, float] | 
         return None, None
     low, high = np.nanquantile(leads, _LEAD_INTERVAL).tolist()
     return low, high
+
+
+@dataclass(frozen=True)
+class People:
+    """Agreement among the raters of the validation split on one dimension; None = it cannot be measured."""
+
+    one_rater: float | None  # Spearman of a rater with the mean of the others
+    noise_ceiling: float | None  # Spearman that a perfect judge would have with the panel mean
+
+    @property
+    def reached(self) -> dict[str, float]:
+        """Those that can be measured."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+def people_of(data: PairDataModule) -> dict[str, People]:
+    """What the raters of the validation split reach, by dimension."""
+    groups = {pair.pair_id: pair.group_id for pair in data.validation.pairs}
+    ratings = data.dataset.ratings[data.dataset.ratings["pair_id"].isin(list(groups))]
+    found: dict[str, People] = {}
+    for dimension in data.dimensions:
+        if not (ratings["dimension"] == dimension.name).any():
+            continue
+        panel = measure(*rated_items(ratings, dimension.name, groups, _DRAWS, 0), 0)
+        found[dimension.name] = People(panel.leave_one_rater_out.value, panel.panel_mean.value)
+    return found

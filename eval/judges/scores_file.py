@@ -43,7 +43,7 @@ class ScoresFile:
 
     def __init__(self, path: str | Path, pair_ids: Collection[str] | None = None) -> None:
         table = read_table(path)
-        cells = long_cells(table.columns)
+        cells = long_cells(table.columns, table.rows)
         dimensions = [cell.dimension for cell in cells if cell.dimension is not None]
         for column in (PAIR_ID,) if dimensions else (PAIR_ID, "dimension", "score"):
             if column not in table.columns:

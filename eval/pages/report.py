@@ -5,7 +5,6 @@ The texts of the pages are in ``templates/report.html.j2`` and ``templates/compa
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from ..checks import CHECKS
 from ..dimension_report import judged_rows
 from ..listening import Listening, check_view
 from ..overall import is_significant, oriented
-from ..rendering import read, render, sentences
+from ..rendering import number, read, render, sentences
 from ..report.dataset import RankedJudge, Ranking, Report
 from ..report.dimension import DimensionReport, SliceReport
 from ..results import joined
@@ -61,7 +60,8 @@ def render_page(report: Report, items: pd.DataFrame, dataset: PairDataset) -> st
         worst = worst_items(rows).to_dict("records")
         scale = dimension.scale.minimum, dimension.scale.maximum
         largest = disagreements(worst, name, scale, dataset)
-        sections.append(_dimension_view(name, report, rows) | {"disagreements": largest})
+        more = {"disagreements": largest, "systems": len(dimension.system_level.systems) >= 2}
+        sections.append(_dimension_view(name, report, rows) | more)
     return render(
         "report",
         read("sound.css") + read("report.css"),
@@ -69,6 +69,8 @@ def render_page(report: Report, items: pd.DataFrame, dataset: PairDataset) -> st
         report=report,
         dimensions=sections,
         check_view=check_view,
+        plainly=plainly,
+        parts=_PARTS,
         provenance=_provenance(report),
         audio_rule=EMBEDDED_RULE if any(section["disagreements"] for section in sections) else "",
     )
@@ -108,13 +110,47 @@ def _provenance(report: Report) -> list[tuple[str, str]]:
         "where training began": "; ".join(start_in_words(trained) if trained else []),
         "rated but not judged": ", ".join(report.left_out.not_judged),
         "judged but not rated": ", ".join(report.left_out.not_rated),
-        **{
-            name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            for name, value in report.provenance.items()
-        },
+        **{name: _in_words(value) for name, value in report.provenance.items()},
         "versions": versions,
     }
     return [(name, value) for name, value in rows.items() if value]
+
+
+_PARTS = (
+    ("listens", "Does it listen?", "checks"), ("items", "Every item", "scatter"),
+    ("statistics", "All statistics", "report"), ("systems", "System by system", "systems"),
+    ("disagreements", "Largest disagreements", "disagreements"),
+)  # fmt: skip
+"""Of a dimension on a page: anchor, title, and the field of its section without which it is left out."""
+
+
+def _in_words(value: Any) -> str:
+    """What a judge says of itself, as text: no JSON on a page."""
+    if isinstance(value, Mapping):
+        named = ((str(name).replace("_", " "), _in_words(own)) for name, own in value.items())
+        return "; ".join(f"{name}: {text}" for name, text in named if text)
+    if isinstance(value, list | tuple):
+        return ", ".join(_in_words(own) for own in value)
+    return "" if value is None else str(value)
+
+
+_PLAIN = {
+    "better_than_one_rater": "Agrees with people better than one more person would",
+    "not_told_apart_from_one_rater": "Agrees with people about as well as one more person would",
+    "worse_than_one_rater": "Agrees with people less well than one more person would",
+    "too_few_items_to_tell": "There are too few items to tell whether it agrees with people",
+    "against": "Orders the responses against people",
+    "beyond_possible": "Agrees better than is possible without having seen these ratings",
+    "constant": "Gives every response the same score",
+}
+
+
+def plainly(dimension: DimensionReport) -> str:
+    """The verdict for whoever knows no statistics, with the interval of the agreement."""
+    own, said = dimension.spearman, _PLAIN.get(dimension.verdict.kind, "No verdict")
+    if own.value is None or own.low is None or own.high is None:
+        return f"{said}."
+    return f"{said}: Spearman {number(own.value)} ({number(own.low)} to {number(own.high)})."
 
 
 def _dimension_view(name: str, report: Report, rows: pd.DataFrame) -> dict[str, Any]:
@@ -212,12 +248,19 @@ def _comparison_view(name: str, ranking: Ranking, reports: Sequence[Report]) -> 
     clusters: dict[int, list[_Entry]] = {}
     for entry in ranked.values():
         clusters.setdefault(entry.ranked.cluster or 0, []).append(entry)
+    # Who leads may still be no better than chance
+    titles = {
+        cluster: f"cluster {cluster}"
+        if any((one.report.spearman.low or 0) > 0 for one in members)
+        else "not above chance"
+        for cluster, members in clusters.items()
+    }
     chart = ""
     if ranked:
         rows = [(judge, entry.report.spearman) for judge, entry in ranked.items()]
         ends = np.cumsum([len(members) for members in clusters.values()]).tolist()
         boxes = [
-            (end - len(members), end - 1, f"cluster {cluster}")
+            (end - len(members), end - 1, titles[cluster])
             for end, (cluster, members) in zip(ends, clusters.items(), strict=True)
         ]
         best = next(iter(ranked.values())).report
@@ -233,6 +276,7 @@ def _comparison_view(name: str, ranking: Ranking, reports: Sequence[Report]) -> 
         "name": name,
         "words": " ".join(sentences("ranking", ranking=ranking)),
         "clusters": clusters,
+        "titles": titles,
         "unranked": [entry for entry in entries if entry.ranked.cluster is None],
         "chart": chart,
         "panel": [(entry.ranked.judge, views.panel_rows(entry.report)) for entry in entries],

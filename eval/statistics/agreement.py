@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import scipy
 from pydantic import ConfigDict, Field
-from scipy import stats
 
 from ...core.errors import counted
 from ...data_modules.ratings import MIN_ITEMS
@@ -91,7 +91,7 @@ def spearman(score: np.ndarray, human: np.ndarray) -> float:
     # A sum of signs is twice the mean rank less a constant, to which a correlation is blind
     if len(score) <= _FEW:
         return pearson(_signs(score).sum(axis=1), _signs(human).sum(axis=1))  # doubled ranks, centred
-    return pearson(stats.rankdata(score), stats.rankdata(human))
+    return pearson(scipy.stats.rankdata(score), scipy.stats.rankdata(human))
 
 
 def kendall(score: np.ndarray, human: np.ndarray) -> float:
@@ -100,7 +100,7 @@ def kendall(score: np.ndarray, human: np.ndarray) -> float:
         return math.nan
     if len(score) > _FEW:
         # The exact p value, which nobody asks for, would take long
-        result: Any = stats.kendalltau(score, human, method="asymptotic")
+        result: Any = scipy.stats.kendalltau(score, human, method="asymptotic")
         return float(result.statistic)
     first, second = _signs(score), _signs(human)
     return float((first * second).sum() / math.sqrt(np.count_nonzero(first) * np.count_nonzero(second)))

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from ...core.errors import counted
 from .agreement import CORRELATIONS, Function, Statistic, kendall, spearman, why_undefined
@@ -335,7 +335,7 @@ def z_variance(value: float, drawn: np.ndarray, ratings: float = 2.0) -> float:
 def t_interval(point: Statistic, variance: float, freedom: float, ratings: float = 2.0) -> Statistic:
     """Adds to a correlation with a value the t interval on Fisher's scale, from the variance of its z."""
     value = 0.0 if point.value is None else point.value
-    half = float(stats.t.ppf(PERCENTILES[1] / 100, max(1.0, freedom))) * math.sqrt(variance)
+    half = float(scipy.stats.t.ppf(PERCENTILES[1] / 100, max(1.0, freedom))) * math.sqrt(variance)
     if half == 0:
         return replace(point, low=value, high=value)
     # The bound keeps `exp` finite; far below it the upper end is 1
@@ -376,12 +376,12 @@ def bca_percentiles(value: float, drawn: np.ndarray, left_out: np.ndarray) -> tu
     """
     # Draws that equal the value count half; an end of 0 or 1 would send the interval to infinity.
     below = ((drawn < value).sum() + 0.5 * (drawn == value).sum()) / len(drawn)
-    bias = stats.norm.ppf(np.clip(below, 1 / (len(drawn) + 1), len(drawn) / (len(drawn) + 1)))
+    bias = scipy.stats.norm.ppf(np.clip(below, 1 / (len(drawn) + 1), len(drawn) / (len(drawn) + 1)))
     # Where nothing is defined with a group left out, there is no acceleration: the interval only corrects the bias
     deviations = np.nanmean(left_out) - left_out[~np.isnan(left_out)] if np.isfinite(left_out).any() else np.zeros(1)
     spread = (deviations**2).sum() ** 1.5
     # How the standard error changes with the value, from the skewness of what each group adds
     acceleration = (deviations**3).sum() / (6 * spread) if spread > 0 else 0.0
-    z = bias + stats.norm.ppf(np.array(PERCENTILES) / 100)
-    low, high = 100 * stats.norm.cdf(bias + z / (1 - acceleration * z))
+    z = bias + scipy.stats.norm.ppf(np.array(PERCENTILES) / 100)
+    low, high = 100 * scipy.stats.norm.cdf(bias + z / (1 - acceleration * z))
     return float(low), float(high)

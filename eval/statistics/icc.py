@@ -24,7 +24,8 @@ from dataclasses import replace
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
-from scipy import linalg, sparse, stats
+import scipy
+from scipy import linalg, sparse
 
 from ...data_modules.ratings import RatingTable
 from ...data_modules.targets import fit_rater_model
@@ -240,8 +241,8 @@ def _ratio_limits(item: float, other: float, df_item: int, df_other: int, k: int
     """Limits for a single rating, from the ratio of two mean squares; None where the ratio is infinite."""
     if other <= _ROUNDING * item:
         return None
-    low = item / other / stats.f.ppf(0.975, df_item, df_other)
-    high = item / other * stats.f.ppf(0.975, df_other, df_item)
+    low = item / other / scipy.stats.f.ppf(0.975, df_item, df_other)
+    high = item / other * scipy.stats.f.ppf(0.975, df_other, df_item)
     return float((low - 1) / (low + k - 1)), float((high - 1) / (high + k - 1))
 
 
@@ -253,7 +254,7 @@ def _absolute_limits(
     a = k * single.value / (n * (1 - single.value))
     b = 1 + a * (n - 1)
     freedom = (a * rater + b * error) ** 2 / ((a * rater) ** 2 / (k - 1) + (b * error) ** 2 / ((n - 1) * (k - 1)))
-    above, below = stats.f.ppf(0.975, n - 1, freedom), stats.f.ppf(0.975, freedom, n - 1)
+    above, below = scipy.stats.f.ppf(0.975, n - 1, freedom), scipy.stats.f.ppf(0.975, freedom, n - 1)
     others = k * rater + (k * n - k - n) * error
     low = n * (item - above * error) / (above * others + n * item)
     high = n * (below * item - error) / (others + n * below * item)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from ...data_modules.ratings import RatingTable
 from ...data_modules.targets import fit_rater_model
@@ -59,7 +59,7 @@ def influence(score: np.ndarray, human: np.ndarray) -> np.ndarray:
     Scores have shape (n,) and are finite and not constant.
     """
     n = len(score)
-    first, second = ((stats.rankdata(values) - 0.5) / n for values in (score, human))
+    first, second = ((scipy.stats.rankdata(values) - 0.5) / n for values in (score, human))
     influences = first * second
     for values, other_ranks in ((score, second), (human, first)):
         # mean of the other side over the items that lie above
@@ -116,7 +116,7 @@ def _between_groups(values: np.ndarray, groups: np.ndarray, fitted: int) -> tupl
     within = float(np.square(values - means[codes]).sum()) / freedom
     # The size of equal groups with the same expected mean square between groups
     size = (n - (sizes**2).sum() / n) / (count - 1)
-    p = float(stats.f.sf(among / within, count - 1, freedom)) if within > 0 else 0.0
+    p = float(scipy.stats.f.sf(among / within, count - 1, freedom)) if within > 0 else 0.0
     return (among - within) / size, p
 
 
@@ -148,9 +148,12 @@ def paired_contexts(spread: float, difference: float, power: float) -> int:
     """
 
     def enough(n: int) -> bool:
-        shift, limit = difference * math.sqrt(n) / max(spread, 1e-9), stats.t.ppf(0.975, n - 1)
+        shift, limit = difference * math.sqrt(n) / max(spread, 1e-9), scipy.stats.t.ppf(0.975, n - 1)
         # Far out, where the power is 1, scipy's noncentral t is NaN
-        return shift > 30 or float(stats.nct.sf(limit, n - 1, shift) + stats.nct.cdf(-limit, n - 1, shift)) >= power
+        return (
+            shift > 30
+            or float(scipy.stats.nct.sf(limit, n - 1, shift) + scipy.stats.nct.cdf(-limit, n - 1, shift)) >= power
+        )
 
     low, high = 1, 2  # of one context no variance is known
     # Power rises with n, so that doubling and halving find the fewest in a few dozen looks

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import sparse, stats
+import scipy
+from scipy import sparse
 
 from ...data_modules.ratings import Dimension, RatingTable
 from ...data_modules.targets import fit_rater_model
@@ -175,7 +176,7 @@ def _duplicates(table: RatingTable) -> dict[int, list[str]]:
         # One hit and one miss are added (Laplace): a panel that never agreed exactly still might once
         usual = (same[a] + same[b] - 2 * hits + 1) / (rest + 2)
         # Bonferroni: each of so many pairs of raters could be alike by chance
-        if stats.binom.sf(hits - 1, n, usual) >= _CHANCE / enough.sum():
+        if scipy.stats.binom.sf(hits - 1, n, usual) >= _CHANCE / enough.sum():
             continue
         for rater, twin in ((a, b), (b, a)):
             evidence.setdefault(int(rater), []).append(

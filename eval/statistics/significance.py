@@ -32,7 +32,7 @@ from functools import cache
 from itertools import combinations
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from .agreement import Statistic, spearman
 from .bootstrap import Resamples, complete, estimate, with_interval
@@ -137,7 +137,7 @@ def permutation_test(
     Scores have shape (n,) and are finite and not constant; `units`, shape (n,), are exchanged as wholes.
     """
     # Every sum in the correlations is linear in the exchanges: a permutation costs the number of units, not of items
-    x, y, z = (np.asarray(stats.zscore(stats.rankdata(scores))) for scores in (first, second, human))
+    x, y, z = (np.asarray(scipy.stats.zscore(scipy.stats.rankdata(scores))) for scores in (first, second, human))
     n, codes = len(z), np.unique(units, return_inverse=True)[1]
     changes = np.stack([np.bincount(codes, weights=change) for change in (y - x, y**2 - x**2, (y - x) * z)])
     n_units = changes.shape[1]
@@ -175,7 +175,7 @@ def williams(first: float, second: float, between: float, n: int) -> float | Non
     if spread <= _ROUNDING:
         return None
     t = (first - second) * math.sqrt((n - 1) * (1 + between) / spread)
-    return float(2 * stats.t.sf(abs(t), n - 3))
+    return float(2 * scipy.stats.t.sf(abs(t), n - 3))
 
 
 def bootstrap_p(draws: np.ndarray) -> float:
@@ -309,8 +309,8 @@ def separation(comparison: PairedDifference) -> Power:
 
 def power(difference: float, standard_error: float) -> float:
     """Probability that a two-sided normal test at `ALPHA` rejects, for the true difference and its standard error."""
-    critical, shift = stats.norm.isf(ALPHA / 2), abs(difference) / standard_error
-    return float(stats.norm.sf(critical - shift) + stats.norm.cdf(-critical - shift))
+    critical, shift = scipy.stats.norm.isf(ALPHA / 2), abs(difference) / standard_error
+    return float(scipy.stats.norm.sf(critical - shift) + scipy.stats.norm.cdf(-critical - shift))
 
 
 def groups_needed(difference: float, standard_error: float, n_groups: int) -> int:
@@ -325,4 +325,4 @@ def groups_needed(difference: float, standard_error: float, n_groups: int) -> in
 
 def _distance() -> float:
     """Distance from 0, in standard errors, of a difference that is detected with a power of `POWER`."""
-    return float(stats.norm.isf(ALPHA / 2) + stats.norm.ppf(POWER))
+    return float(scipy.stats.norm.isf(ALPHA / 2) + scipy.stats.norm.ppf(POWER))

@@ -15,8 +15,9 @@ minimises the mean of (variance / variance by ratings alone), so that intervals 
 Here the rated pairs are some of the scored ones, and pairs of one group (same context) are not independent. So the
 variance is that of the jackknife over groups around the mean itself (CR3 of Bell & McCaffrey, 2002, which is robust to
 clusters), and intervals have the t quantile of the number of rated groups less one. Differences are taken over the
-groups that both systems answer: what is common to a group leaves them. `ppi-python` 0.2.3 has neither groups nor
-paired differences. `benchmarks/boards.py` counts how often the intervals hold a known truth, beside it and alone.
+groups that both systems answer, each with one weight for both: what is common to a group leaves them. `ppi-python`
+0.2.3 has neither groups nor paired differences. `benchmarks/boards.py` counts how often the intervals hold a known
+truth, beside it and alone.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from ...core.errors import counted
 from .bootstrap import MIN_GROUPS
@@ -120,13 +121,17 @@ def system_means(sums: SystemSums, source: Source) -> SystemMeans:
     A system without a pair or rating, and a mean from fewer than `MIN_GROUPS` groups, has no interval.
     """
     n = len(sums.systems)
-    own = np.ones(sums.pairs.shape, dtype=bool)
-    means, weight, worth = _estimates(_Columns.of(sums, slice(None), own), None, source)
-    # Over shared groups alone: what makes a context easy for all systems then cancels
+    means, weight, worth = _estimates(_Columns.of(sums, slice(None), np.ones(sums.pairs.shape)), None, source)
     first, second = np.triu_indices(n, 1)
-    shared = (sums.pairs[:, first] > 0) & (sums.pairs[:, second] > 0)
-    sides = _Columns.of(sums, first, shared), _Columns.of(sums, second, shared)
-    differences, difference_weight, _ = _estimates(*sides, source)
+    # Over shared groups alone: what makes a context easy for all systems then cancels. Each weighs as much for either
+    # side, the harmonic mean of their numbers of responses to it: else who answers the hard ones more often would lose
+    a, b = sums.pairs[:, first], sums.pairs[:, second]
+    both = (a > 0) & (b > 0)
+    one, other = (
+        _Columns.of(sums, columns, np.where(both, 2 * others / (a + b).clip(1), 0.0))
+        for columns, others in ((first, b), (second, a))
+    )
+    differences, difference_weight, _ = _estimates(one, other, source)
     pairs = zip(first.tolist(), second.tolist(), strict=True)
     return SystemMeans(
         source, tuple(means), dict(zip(pairs, differences, strict=True)), weight, difference_weight, worth
@@ -176,12 +181,13 @@ class _Columns(NamedTuple):
     rated_groups: np.ndarray  # shape (k,)
 
     @classmethod
-    def of(cls, sums: SystemSums, columns: slice | np.ndarray, counted_groups: np.ndarray) -> _Columns:
-        """The systems of some columns, over the groups of a mask of shape (groups, k)."""
-        pairs, judge, noise, rated, human, judge_of_rated = (
-            np.where(counted_groups, values[:, columns], 0.0)
-            for values in (sums.pairs, sums.judge, sums.noise, sums.rated, sums.human, sums.judge_of_rated)
+    def of(cls, sums: SystemSums, columns: slice | np.ndarray, weights: np.ndarray) -> _Columns:
+        """The systems of some columns; each pair has the weight of its group, shape (groups, k), 0 = does not count."""
+        pairs, judge, rated, human, judge_of_rated = (
+            weights * values[:, columns]
+            for values in (sums.pairs, sums.judge, sums.rated, sums.human, sums.judge_of_rated)
         )
+        noise = weights**2 * sums.noise[:, columns]
         return cls(
             _Mean.of(judge, pairs),
             _Mean.of(human, rated),
@@ -240,9 +246,9 @@ def _estimate(value: float, variance: float, groups: int, what: str) -> SystemEs
     if groups < MIN_GROUPS:
         return SystemEstimate(value, groups=groups, reason=f"{counted(groups, what)}, at least {MIN_GROUPS} needed")
     error = math.sqrt(variance)
-    half = float(stats.t.ppf(0.975, groups - 1)) * error
+    half = float(scipy.stats.t.ppf(0.975, groups - 1)) * error
     if variance <= _NOTHING * max(1.0, value * value):  # every group says exactly the same
         p = float(abs(value) <= math.sqrt(_NOTHING))
     else:
-        p = float(2 * stats.t.sf(abs(value) / error, groups - 1))
+        p = float(2 * scipy.stats.t.sf(abs(value) / error, groups - 1))
     return SystemEstimate(value, error, value - half, value + half, p, groups)

@@ -22,10 +22,12 @@ from ..hub import expected_backbone, require_backbone
 from .base import Backbone, Checkpoint
 from .layers import fuse_norms
 from .loading import load_model, one_line
+from .rotation import fuse_rotations
 
 NANO_FOLDER = Path(__file__).parents[2] / "checkpoints" / "nano"
 TRANSFORMERS = "transformers>=5.17,<6"
-"""Versions with which every family here can be used."""
+"""Versions with which every family here can be used, but for these:"""
+SINCE: Mapping[str, str] = {"nemotron_h_omni": "transformers>=5.18,<6"}
 DEPTH = "empathy_judge_depth"
 """Key in config.json of an exported backbone: how many layers its files have, where these are not all."""
 FAMILIES: Mapping[str, tuple[str, str]] = {
@@ -35,6 +37,7 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "gemma4_unified": ("gemma4_unified", "Gemma4Unified"),
     "hubert": ("audio_encoders", "Hubert"),
     "musicflamingo": ("qwen2_audio", "MusicFlamingo"),
+    "nemotron_h_omni": ("nemotron_h_omni", "NemotronHOmni"),
     "qwen2_5_omni": ("qwen_omni", "Qwen2_5Omni"),
     "qwen2_audio": ("qwen2_audio", "Qwen2Audio"),
     "qwen3_asr": ("qwen3_asr", "Qwen3ASR"),
@@ -59,7 +62,7 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
     """
     name = checkpoint.name
     config = read_config(name, checkpoint.revision)
-    family = _family(name, str(config.get("model_type")))
+    family = _family(name, config)
     depth = config.get(DEPTH) if checkpoint.depth is None else checkpoint.depth
     if checkpoint.window_seconds is not None and not family.fixed_window:
         raise UserError(f"backbone {name!r} with judge.window_seconds: it has no fixed window; expected null")
@@ -71,6 +74,7 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
         raise UserError(f"backbone {name!r}: config.json: {one_line(error)}") from None
     backbone.name, backbone.depth = name, None if depth is None else len(backbone.layers)
     fuse_norms(backbone.network)
+    fuse_rotations(backbone.network)
     backbone.network.requires_grad_(False).eval()
     return backbone
 
@@ -91,16 +95,18 @@ def read_config(name: str, revision: str | None) -> dict[str, Any]:
     return config
 
 
-def _family(name: str, model_type: str) -> Any:
-    """The class of a family, imported.
+def _family(name: str, config: Mapping[str, Any]) -> Any:
+    """The class of the family that a config.json names, imported.
 
     Raises:
         UserError: If there is none, or it needs what the installed `transformers` does not have.
     """
     # some model types have a hyphen, and the thinker of an Omni checkpoint may have been saved alone
+    model_type = str(config.get("model_type"))
     family = model_type.removesuffix("_thinker").replace("-", "_")
     if family not in FAMILIES:
-        raise UserError(f"backbone {name!r}: no class for family {model_type!r}; expected {', '.join(FAMILIES)}")
+        code = ", whose code is in its repository (auto_map) and is never run" if "auto_map" in config else ""
+        raise UserError(f"backbone {name!r}: no class for family {model_type!r}{code}; expected {', '.join(FAMILIES)}")
     file, class_name = FAMILIES[family]
     try:
         return getattr(importlib.import_module(f".{file}", __name__), class_name)
@@ -109,5 +115,5 @@ def _family(name: str, model_type: str) -> Any:
             raise  # a name of this package: a bug
         raise UserError(
             f"backbone {name!r}: family {model_type!r} cannot be used with the installed transformers "
-            f"{transformers.__version__}; expected {TRANSFORMERS}: {one_line(error)}"
+            f"{transformers.__version__}; expected {SINCE.get(family, TRANSFORMERS)}: {one_line(error)}"
         ) from None

@@ -202,7 +202,9 @@ def recompute_activations(network: nn.Module) -> int:
     return len(layers)
 
 
-_NORMS = re.compile(r"(Qwen2|Qwen2_5Omni|Qwen3|Qwen3OmniMoe(Thinker)?(Text)?|Llama|Gemma3n|Gemma4(Unified)?)RMSNorm")
+_NORMS = re.compile(
+    r"(Qwen2|Qwen2_5Omni|Qwen3|Qwen3OmniMoe(Thinker)?(Text)?|Llama|Gemma3n|Gemma4(Unified)?|NemotronH(_Omni_)?)RMSNorm"
+)
 """Names of the official classes that `FusedNorm` may stand for."""
 
 
@@ -218,8 +220,9 @@ class FusedNorm(nn.Module):
         # with its weight, and whatever else was noted there (`deferred`)
         vars(self).update(vars(official))
         self.register_parameter("weight", getattr(official, "weight", None))
-        self.of_gemma = not hasattr(official, "variance_epsilon")
-        self.eps = official.eps if self.of_gemma else official.variance_epsilon
+        of_gemma = not hasattr(official, "variance_epsilon")
+        self.eps = official.eps if of_gemma else official.variance_epsilon
+        self.keeps_dtype = of_gemma or type(official).__name__.startswith("NemotronH")
 
     def forward(self, states: Tensor) -> Tensor:
         """Norm over the last axis."""
@@ -228,7 +231,7 @@ class FusedNorm(nn.Module):
         if weight is None or weight.dtype == states.dtype:
             return nn.functional.rms_norm(states, size, weight, self.eps)
         made = weight * nn.functional.rms_norm(states, size, None, self.eps)  # a weight that is trained, in float32
-        return made.to(states.dtype) if self.of_gemma else made
+        return made.to(states.dtype) if self.keeps_dtype else made
 
 
 def fuse_norms(network: nn.Module) -> None:

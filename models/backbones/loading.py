@@ -270,7 +270,8 @@ class SpeechProcessor:
     The family's own class requires an image and a video processor, and these require torchvision.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, audio_token: str | None = None) -> None:
+        """`audio_token` = where the tokenizer does not say it."""
         self.feature_extractor: Any = load_feature_extractor(checkpoint)
         self.tokenizer: Any = _load(AutoTokenizer, "tokenizer", checkpoint)
         with _in_one_line(checkpoint, "no tokenizer: "):
@@ -279,7 +280,7 @@ class SpeechProcessor:
         self.tokenizer.chat_template = settings.get("chat_template") or self.tokenizer.chat_template
         if self.tokenizer.chat_template is None:
             raise UserError(f"backbone {checkpoint.name!r}: no chat template")
-        self.audio_token: str = self.tokenizer.audio_token
+        self.audio_token: str = audio_token or self.tokenizer.audio_token
 
     def apply_chat_template(self, messages: list[dict[str, Any]], **options: Any) -> str:
         """The text of a chat."""

@@ -30,7 +30,7 @@ from ...data_modules.embedded_tables import has_bytes, parquet_tables, python_ro
 from ...data_modules.ratings import A_NAME, is_name
 from ...data_modules.schema import Pair, Turn
 from ...data_modules.tables import check_file, check_header, csv_rows, is_text, jsonl_rows, plain_text
-from ..score_table import Column
+from ..score_table import COPIED, Column
 
 COLUMNS = ("pair_id", "context_audio", "response_audio", "situation")
 """Columns that pairs are made of."""
@@ -125,7 +125,7 @@ class Manifest:
 
     def copied(self, taken: Collection[str] = ()) -> dict[str, Column]:
         """The columns that are copied to the scores, by their names here: all that pairs are not made of; of JSONL,
-        those that its first row fills. Those whose name is `taken` are called ``manifest_NAME``.
+        those that its first row fills. Those whose name is `taken` are called ``manifest_NAME``, as often as it takes.
 
         Raises:
             DataError: If the file cannot be read.
@@ -134,8 +134,17 @@ class Manifest:
         names: Sequence[str] = self._columns if self._suffix == ".parquet" else self._names
         if self._suffix == ".jsonl":
             names = [] if first is None else [name for name, cell in first.cells.items() if not _is_nested(cell)]
-        kept = (name for name in names if name not in COLUMNS)
-        return {name: Column(f"manifest_{name}" if name in taken else name, "text") for name in kept}
+        kept = [name for name in names if name not in COLUMNS]
+        columns: dict[str, Column] = {}
+        used = {*taken, *kept}
+        for name in kept:
+            own = name
+            # Scores that are scored again may have both names
+            while own in taken or (own != name and own in used):
+                own = f"{COPIED}{own}"
+            used.add(own)
+            columns[name] = Column(own, "text")
+        return columns
 
     def sha256(self, whole: bool) -> str:
         """Hash of the content. Parquet may hold all clips: unless the `whole` file shall be read, it is known by its
@@ -181,6 +190,8 @@ class Manifest:
     def _read_separated(self, first: int) -> Iterator[ManifestRow]:
         rows = csv_rows(self._lines(), self.path)
         _, header = next(rows, (0, COLUMNS))
+        header = [name.strip() for name in header]  # `a, b`: with its space a name would be another column
+        check_header(header, self.path)
         self._check_columns(header)
         for position, (line, values) in enumerate(rows):
             if position >= first:
@@ -190,6 +201,7 @@ class Manifest:
         names: dict[str, None] = {}
         position = first - 1
         for position, (line, row) in enumerate(jsonl_rows(self._lines(), self.path, first), start=first):
+            row = {name.strip(): value for name, value in row.items()}
             if len(names) < _NAMES_SHOWN or "response_audio" in row:
                 names.update(dict.fromkeys(row))
             yield ManifestRow(position, line, _cells(row))
@@ -221,6 +233,8 @@ class Manifest:
                     yield ManifestRow(position, None, _cells(row))
 
     def _check_columns(self, names: Sequence[str]) -> None:
+        if spaced := next((name for name in names if name != name.strip()), None):  # of Parquet
+            raise DataError(f"{self.path}: column {shown(spaced)}; expected a name without spaces around it")
         if "response_audio" not in names:
             columns, expected = names_shown(names), ", ".join(COLUMNS)
             raise DataError(f"{self.path}: no column 'response_audio'; it has {columns}; expected {expected}")

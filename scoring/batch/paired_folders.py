@@ -12,15 +12,18 @@ from pathlib import Path
 from ...core.errors import UserError, counted, shown
 from ...core.processes import say
 from ...data_modules.importers.clips import AUDIO_SUFFIXES
+from ...data_modules.ratings import A_NAME, is_name
 
 
 @contextmanager
 def manifest_of_folders(contexts: Path | None, responses: Path) -> Iterator[tuple[Path, Path]]:
     """A manifest with a row for each response, in the order of names, and the folder that all clips are in; the
-    manifest is gone afterwards. The id of a pair is the name of its files without the suffix.
+    manifest is gone afterwards. The folder of the responses is the system, the name of a file without the suffix the
+    group, and both the id of the pair: scores of several folders make one board of systems.
 
     Raises:
-        UserError: If a folder is none or holds no audio, two files have one name, or a response has no context.
+        UserError: If a folder is none or holds no audio, two files have one name, a name cannot be an id, or a response
+            has no context.
     """
     answers = _clips(responses)
     asked = {} if contexts is None else _clips(contexts)
@@ -37,9 +40,12 @@ def manifest_of_folders(contexts: Path | None, responses: Path) -> Iterator[tupl
         manifest = Path(made) / "manifest.csv"
         with manifest.open("w", encoding="utf-8", newline="") as file:
             table = csv.writer(file)
-            table.writerow(["pair_id", "response_audio", *(["context_audio"] if contexts is not None else [])])
+            columns = ["pair_id", "group_id", "system_id", "response_audio"]
+            table.writerow(columns + (["context_audio"] if contexts is not None else []))
             for name, path in answers.items():
-                table.writerow([name, path, *([asked[name]] if contexts is not None else [])])
+                system = path.parent.name
+                row = [f"{system}/{name}", name, system, path]
+                table.writerow(row + ([asked[name]] if contexts is not None else []))
         yield manifest, Path(os.path.commonpath(folders))
 
 
@@ -49,7 +55,10 @@ def _clips(folder: Path) -> dict[str, Path]:
         raise UserError(f"{folder}: no such folder; expected two folders, or two files")
     found: dict[str, Path] = {}
     for path in sorted(folder.resolve().iterdir()):
-        if path.suffix.lower() in AUDIO_SUFFIXES and path.is_file():
+        # macOS leaves ._NAME beside a file
+        if path.suffix.lower() in AUDIO_SUFFIXES and path.is_file() and not path.name.startswith("."):
+            if not is_name(f"{path.parent.name}/{path.stem}") or not is_name(path.stem):
+                raise UserError(f"{shown(str(path))}: expected folder and file named by {A_NAME}")
             if path.stem in found:
                 raise UserError(f"{path}: {found[path.stem].name} has the same name; expected each name once")
             found[path.stem] = path

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -218,13 +219,24 @@ def write_backbone(backbone: Backbone, revision: str | None, dtype: str, folder:
     if quantization is not None:
         config["quantization_config"] = quantization
     backbone.save_processor(str(folder))
-    text = json.dumps(config, indent=2, allow_nan=False) + "\n"
+    text = json.dumps(_spelled_out(config), indent=2, allow_nan=False) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
     weights = {}  # under the names that they have in a checkpoint
     for name, weight in backbone.network.state_dict().items():
         if (stored := backbone.layout.stored(name)) is not None:
             weights[stored] = weight.detach()
     _write_weights(weights, quantization, folder)
+
+
+def _spelled_out(values: Any) -> Any:
+    """Settings with infinities as `transformers` writes and reads them, since JSON has none."""
+    if isinstance(values, dict):
+        return {name: _spelled_out(value) for name, value in values.items()}
+    if isinstance(values, list):
+        return [_spelled_out(value) for value in values]
+    if isinstance(values, float) and math.isinf(values):
+        return {"__float__": "Infinity" if values > 0 else "-Infinity"}
+    return values
 
 
 def _quantization(backbone: Backbone) -> dict[str, Any]:

@@ -234,8 +234,9 @@ class TestGpu:
         rows = json.loads((tmp_path / "gpu.json").read_text())
         assert [row["piece"] for row in rows[:4]] == ["machine", "layer", "load", "profile"]
         scored = [row for row in rows if row["piece"] == "levers" and "left_out" not in row]
-        # a float32 judge on a CPU: another order of sums
-        assert all(row["largest_difference"] < 1e-4 for row in scored)
+        # in bfloat16, with adapters that change the states: each lever rounds in another place
+        assert scored[0]["largest_difference"] == 0
+        assert all(0 < row["largest_difference"] < 0.1 for row in scored[1:])
         assert not [row for row in rows if "not in this build" not in row.get("left_out", "not in this build")]
         assert (tmp_path / "gpu_trace.json.gz").stat().st_size > 1_000
         assert "aten::" in (tmp_path / "gpu_kernels.txt").read_text()
@@ -309,15 +310,17 @@ class TestGpu:
     def test_scores_in_bfloat16_are_no_further_from_float32_than_with_peft(
         self, tmp_path, programs, make_tone, monkeypatch
     ):
-        """Of a model of 98 million parameters: with adapters in bfloat16 and norms that are rounded once, against
-        PEFT's adapters in float32 and the official norms."""
+        """Of a model of 98 million parameters: with adapters in bfloat16, norms and rotary positions that are rounded
+        once, against PEFT's adapters in float32 and the official norms and positions."""
         from empathy_judge.audio.decode import Clip
         from empathy_judge.data_modules.schema import Dimension, Pair, Turn
+        from empathy_judge.models.backbones import rotation
         from empathy_judge.models.backbones.layers import FusedNorm
         from empathy_judge.models.judge import EmpathyJudge
         from empathy_judge.models.lora import AdaptedLinear
         from empathy_judge.models.settings import JudgeSettings, LoraSettings
         from peft.tuners.lora import Linear
+        from transformers.models.gemma3n.modeling_gemma3n import apply_rotary_pos_emb
 
         def official(norm: FusedNorm, states: torch.Tensor) -> torch.Tensor:
             exact = states.float() * torch.rsqrt(states.float().square().mean(-1, keepdim=True) + norm.eps)
@@ -344,6 +347,7 @@ class TestGpu:
                     if what == "before":
                         patch.setattr(AdaptedLinear, "forward", Linear.forward)
                         patch.setattr(FusedNorm, "forward", official)
+                        patch.setattr(rotation, "turned", apply_rotary_pos_emb)
                     if what == "now":
                         judge.merge()
                     scores.append(judge(inputs))

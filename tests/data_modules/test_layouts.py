@@ -153,6 +153,7 @@ def test_several_files_are_imported_as_one(source):
     [
         ("3", False, 3.0), ("3,5", True, 3.5), ("3,5", False, "3,5"), ("1.234,5", True, "1.234,5"),
         ("4 - agree", False, 4.0), ("1 = not at all", False, 1.0), ("5 (excellent)", False, 5.0),
+        ("03. Mai", False, "03. Mai"), ("3-May-26", False, "3-May-26"), ("1 - marginal", False, 1.0),
         ("3-5", False, "3-5"), ("3 s", False, "3 s"), ("agree", False, "agree"), ("Good ", False, 4.5),
         (" N/A", False, math.nan), (None, False, math.nan), (2, False, 2), ([1], False, [1]),
     ],

@@ -146,6 +146,23 @@ def test_a_file_for_each_system_will_do(write):
     assert board.differences == only(leaderboard([f"{name}={path}" for name, path in files.items()])).differences
 
 
+def test_files_that_number_their_rows_alike_are_told_apart_unless_there_are_ratings(write, tmp_path):
+    rows = table({"v1": 3.0, "v2": 3.5})
+    own = {name: part.drop(columns="system_id").reset_index(drop=True) for name, part in rows.groupby("system_id")}
+    numbered = {name: part.assign(pair_id=range(1, len(part) + 1)) for name, part in own.items()}
+    named = {
+        name: part.assign(pair_id=rows.loc[rows["system_id"] == name, "pair_id"].to_list())
+        for name, part in own.items()
+    }
+    expected = leaderboard({name: write(part, f"named_{name}.csv") for name, part in named.items()})
+    for kind, parts in {"numbered": numbered, "none": {n: p.drop(columns="pair_id") for n, p in own.items()}}.items():
+        files = {name: write(part, f"{kind}_{name}.csv") for name, part in parts.items()}
+        found = leaderboard(files)
+        assert only(found).differences == only(expected).differences
+        with pytest.raises(UserError, match=r"v\d\.csv: .*pair_id.*ratings could be of either.*or no --ratings"):
+            leaderboard(files, ratings=rated(rows, 6, {"v1": 0.0, "v2": 0.0}, tmp_path / "ratings.csv"))
+
+
 def test_contexts_that_only_some_answer_are_left_out_and_said(write):
     rows = table({"v1": 3.0, "v2": 3.5})
     board = only(leaderboard(write(rows.loc[~((rows["system_id"] == "v2") & rows["group_id"].isin(["c0", "c1"]))])))
@@ -241,6 +258,34 @@ def test_ratings_that_do_not_fit_are_refused(write, tmp_path, change: Change, me
     with pytest.raises(UserError, match=message) as refused:
         leaderboard(write(rows), ratings=ratings)
     assert "\n" not in str(refused.value)
+
+
+def by_people(rows: pd.DataFrame) -> pd.DataFrame:
+    wide = rows.pivot(index="pair_id", columns="rater_id", values="score")
+    return wide.rename(columns=lambda rater: f"warmth:{rater}").reset_index()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        by_people,
+        lambda rows: rows.rename(columns={"score": "warmth"}).drop(columns="dimension"),
+        lambda rows: rows.rename(columns={"pair_id": "item", "rater_id": "annotator"}).drop(columns="dimension"),
+        lambda rows: rows.assign(warmth=2.0),  # all of the long form: other columns may be called as dimensions are
+        lambda rows: pd.concat([rows, rows[:1].assign(rater_id="cyd", score="N/A")]),
+    ],
+)
+def test_ratings_in_any_layout_are_the_same_board(write, tmp_path, change: Change):
+    rows = table({"v1": 3.0, "v2": 3.5})
+    ratings = Path(rated(rows, 10, {"v1": 0.0, "v2": 0.0}, tmp_path / "ratings.csv"))
+    expected = only(leaderboard(write(rows), ratings=ratings))
+    changed = change(pd.read_csv(ratings))
+    changed.to_csv(ratings, index=False)
+    assert only(leaderboard(write(rows), ratings=ratings)) == expected
+    if "score" not in changed:
+        texts = changed.map(lambda value: str(value).replace(".", ",") if isinstance(value, float) else value)
+        texts.to_csv(ratings, index=False, sep=";")
+        assert only(leaderboard(write(rows), ratings=ratings)) == expected
 
 
 def test_ratings_of_other_responses_are_counted(write, tmp_path):

@@ -37,3 +37,8 @@ def test_a_strict_rater_is_no_scale():
     rng = np.random.default_rng(1)
     scores = rng.integers(1, 8, 40).astype(float)
     assert rater_ranges(panel({"ann": scores, "ben": scores, "strict": np.minimum(scores, 5)})) is None
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        truth = rng.normal(3, 1, 40)
+        given = np.clip(np.rint(truth + rng.normal(0, 0.5, (3, 40)) - [[0], [0], [1.5]]), 1, 5)
+        assert rater_ranges(panel(dict(zip(("ann", "ben", "strict"), given, strict=True)))) is None

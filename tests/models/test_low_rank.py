@@ -14,6 +14,7 @@ from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.models.backbones.attention import KERNEL, attention_layout
 from empathy_judge.models.backbones.audio_language_model import LANGUAGE_MODEL
 from empathy_judge.models.backbones.layers import FusedNorm, fuse_norms
+from empathy_judge.models.backbones.rotation import fuse_rotations
 from empathy_judge.models.lora import AdaptedLinear, LoraLayer, adapt, cast_adapters
 from empathy_judge.models.low_rank import adapted_linear
 from empathy_judge.models.settings import LoraSettings
@@ -25,9 +26,9 @@ from transformers import Qwen2Config, Qwen2Model
 
 OWN, PEFT = AdaptedLinear.forward, Linear.forward
 COUNTS = {
-    "scoring": (45, 900e3),
-    "training": (150, 2_300e3),
-    "training with dropout": (150, 2_450e3),
+    "scoring": (38, 750e3),
+    "training": (120, 1_900e3),
+    "training with dropout": (135, 2_300e3),
 }
 """Most operations of a layer, and most bytes that they read and write for each token."""
 BEFORE = {"scoring": (80, 2_362e3), "training with dropout": (224, 4_337e3)}
@@ -219,6 +220,7 @@ def cost_of_a_layer(what: str) -> tuple[int, float]:
         network = nn.ModuleDict({"language_model": model})
         network.eval().requires_grad_(False)
         fuse_norms(network)
+        fuse_rotations(network)
         backbone: Any = SimpleNamespace(network=network, parts={"language_model": LANGUAGE_MODEL}, name="scaled")
         adapt(backbone, LoraSettings(rank=2, alpha=4.0, dropout=0.05 if what.endswith("dropout") else 0.0))
         if what == "scoring":
@@ -255,7 +257,8 @@ def test_a_layer_costs_few_operations_and_bytes(what):
 
 @pytest.mark.parametrize("what", BEFORE)
 def test_the_count_sees_what_was_there_before(what, monkeypatch):
-    monkeypatch.setattr(f"{__name__}.fuse_norms", lambda network: None)
+    for name in ("fuse_norms", "fuse_rotations"):
+        monkeypatch.setattr(f"{__name__}.{name}", lambda network: None)
     monkeypatch.setattr(f"{__name__}.cast_adapters", lambda backbone, dtype: None)
     if what == "scoring":  # outside autocast
         monkeypatch.setattr(AdaptedLinear, "forward", PEFT)

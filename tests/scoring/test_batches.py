@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from empathy_judge.scoring.batches import READ_AHEAD, SERIAL, AutoBatch, Workers, batch_tokens, batches_for, lost_device
+from threadpoolctl import ThreadpoolController
 
 
 def run(
@@ -168,12 +169,25 @@ def test_what_is_read_ahead_is_bounded():
 
 
 def test_threads_of_the_host_do_not_multiply():
-    """Each thread that computes with torch would otherwise start as many as there are cores."""
+    """Each thread that computes with torch would otherwise start as many as there are cores, or as torch was told."""
     before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        with Workers(True) as workers:
+            assert workers._readers is not None
+            assert workers._readers.submit(torch.get_num_threads).result() == 1
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_to_start_threads_takes_no_time(monkeypatch):
+    """A service does it for each batch; `threadpool_limits` would look through all libraries for each thread."""
     with Workers(True) as workers:
-        assert workers._readers is not None
-        assert workers._readers.submit(torch.get_num_threads).result() == 1
-    assert torch.get_num_threads() == before
+        workers.take(workers.read([0], lambda number: Blob()), 0)
+    monkeypatch.setattr(ThreadpoolController, "__init__", lambda own: pytest.fail("libraries are looked for again"))
+    with Workers(True) as workers:
+        assert workers.take(workers.read([0], lambda number: Blob()), 0) is not None
 
 
 def accelerator_error(code: int) -> RuntimeError:

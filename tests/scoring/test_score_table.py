@@ -52,7 +52,12 @@ def test_numbers_are_rounded_and_what_is_unknown_stays_empty():
 
 def test_a_row_of_either_form_says_the_same_of_a_dimension():
     wide = ["pair_id", *columns(CALIBRATED), "status"]
-    assert long_cells(wide) == [LongCells(name, name, f"{name}_standard_error", f"{name}_levels") for name in NAMES]
-    assert long_cells(["pair_id", "dimension", "score", "status"]) == [
+    own = [LongCells(name, name, f"{name}_standard_error", f"{name}_levels") for name in NAMES]
+    assert long_cells(wide, []) == own
+    assert long_cells(["pair_id", "dimension", "score", "status"], []) == [
         LongCells(None, "score", "uncertainty", "levels")
     ]
+    # Of the manifest: its own labels, and scores that were scored again
+    copied = ["emotion", "emotion_label", "manifest_warmth", "manifest_warmth_label"]
+    rows = [{"emotion_label": None, "warmth_label": "poor"}, {"emotion_label": "2: sad", "warmth_label": None}]
+    assert long_cells([*copied, *wide], rows) == own

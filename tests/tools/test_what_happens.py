@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from empathy_judge.models.backbones import FAMILIES
 from empathy_judge.serving.systemone import confidence
 
 from ..conftest import loaded
@@ -65,13 +66,22 @@ def test_icc_with_and_without_a_cell():
     assert [f"{value:.3f}" for value in icc.by_us(whole)] == column("icc", "gap: this package")
 
 
-@pytest.mark.parametrize("row", FOUND["tokens"]["rows"], ids=[row[0].strip("`") for row in FOUND["tokens"]["rows"]])
-def test_audio_tokens_of_the_size_of_the_hub(row, tmp_path):
+CELLS = {name: row[1:] for row in FOUND["tokens"]["rows"] for name in re.findall(r"`(\w+)`", row[0])}
+
+
+def test_every_family_has_its_tokens_and_targets():
+    for table in ("tokens", "targets"):
+        named = [name for row in FOUND[table]["rows"] for name in re.findall(r"`(\w+)`", row[0])]
+        assert sorted(named) == sorted(FAMILIES)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_audio_tokens_of_the_size_of_the_hub(name, tmp_path):
     families = loaded(PROGRAM / "families.py")
-    _, backbone, _ = families.miniature(row[0].strip("`"), tmp_path, full_size=True)
-    for samples, cell in zip(families.LENGTHS, row[1:], strict=True):
+    _, backbone, _ = families.miniature(name, tmp_path, full_size=True)
+    for samples, cell in zip(families.LENGTHS, CELLS[name], strict=True):
         if cell:
             heard, *whole = [int(number.replace(",", "")) for number in cell.split(" of ")]
             assert backbone.real_audio_tokens(samples) == heard
             # Whisper has no prompt, and its states of silence are dropped
-            assert backbone.audio_tokens(samples) == (heard if "whisper" in row[0] else max(whole, default=heard))
+            assert backbone.audio_tokens(samples) == (heard if name == "whisper" else max(whole, default=heard))

@@ -20,7 +20,6 @@ from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.memory import LiveMemory, StepMemory, step_memory
 from empathy_judge.train.run import train
 
-from ..conftest import failed, output_of
 from .conftest import LAST_FILE
 
 RATE, SECONDS, BATCH = 16_000, 4.0, 6
@@ -175,22 +174,3 @@ def test_audio_that_is_cached_leaves_out_what_the_tower_computes(backbone_folder
     )
     assert cached.activations < 0.7 * running.activations
     assert cached.weights == running.weights  # the tower stays, for what is not cached
-
-
-def test_a_dry_run_prints_its_tables_and_trains_nothing(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    words = ["train", "--dry-run", "--judge.lora.rank", "4", "--data.path", "nowhere", "--data.batch_size", "16"]
-    out = output_of(capsys, *words, "--gpu-gib", "24")
-    trained = 4 * 4 * (4 * (192 + 192) + 3 * (192 + 416))
-    assert f"{trained:,}" in out
-    assert "16 pairs of two clips of 8 s" in " ".join(out.split())
-    assert "of a GPU with 24 GiB: fits" in out
-    found = json.loads(output_of(capsys, *words, "--gpu-gib", "24", "--json"))
-    assert found["parts"]["language_model"]["trainable"] == trained
-    assert sum(found["bytes"].values()) == 2 * found["bytes"]["all"]
-    assert (found["pairs"], found["gpu_bytes"], found["fits"]) == (16, 24 * 2**30, True)
-    assert "does not fit" in output_of(capsys, *words, "--gpu-gib", "0.8")
-    line = failed(capsys, *words, "--expected_trainable", "{language_model: 7}")
-    assert f"language_model has {trained} trainable parameters, expected 7" in line
-    assert list(tmp_path.iterdir()) == []

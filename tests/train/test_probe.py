@@ -204,7 +204,8 @@ def test_the_spread_of_ratings_is_that_within_pairs_and_what_the_regression_miss
     [
         (
             {"judge__head_input__audio": "none", "judge__head_input__functionals": "false"},
-            "method probe with judge.head_input.audio none; expected --judge.head_input.audio all_layers",
+            "method probe with judge.head_input.audio none; expected --judge.head_input.audio all_layers, or of a "
+            "backbone without audio tower --judge.head_input.functionals true",
         ),
         ({"data__augmentation__noise": "0.5"}, "augmentation"),
         ({"method": "lora", "judge__head_input__landmarks": 3}, "there is no setting judge.head_input.landmarks"),

@@ -286,6 +286,11 @@ def test_an_error_of_a_data_worker_is_one_line(recipe, dataset_folder, tmp_path,
 
 
 def test_a_dry_run_has_no_run(recipe, tmp_path, capsys):
-    assert empathy_judge.train({**recipe, "dry_run": True}, tmp_path / "no such data", tmp_path / "run") is None
+    assert (
+        empathy_judge.train(
+            {**recipe, "dry_run": True, "clip_seconds": 8.0}, tmp_path / "no such data", tmp_path / "run"
+        )
+        is None
+    )
     assert "A step on 4 pairs" in capsys.readouterr().out
     assert not (tmp_path / "run").exists()

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import yaml
 from empathy_judge.cli import main
+from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.train.run import train
 
@@ -16,14 +17,29 @@ from ..conftest import failed
 from .conftest import LAST_FILE, metrics
 
 
-def test_a_logger_of_the_configuration_replaces_the_default_ones(train_arguments, tmp_path):
+def test_a_logger_of_the_configuration_stands_beside_the_table_and_has_all_of_the_run(
+    train_arguments, dataset_folder, tmp_path, capsys
+):
     train(train_arguments(
         tmp_path / "run", trainer__max_epochs=1, trainer__logger="lightning.pytorch.loggers.CSVLogger",
         trainer__logger__save_dir=tmp_path / "mine",
     ))  # fmt: skip
-    assert not (tmp_path / "run" / "logs").exists()
-    (path,) = (tmp_path / "mine").rglob("metrics.csv")
-    assert math.isfinite(pd.read_csv(path)["val_agreement"].dropna().item())
+    for folder in (tmp_path / "run" / "logs", tmp_path / "mine"):
+        (path,) = folder.rglob("metrics.csv")
+        found = pd.read_csv(path)
+        assert math.isfinite(found["val_agreement"].dropna().item())
+        beside = found.dropna(subset="val_spearman/empathy")
+        assert beside["val_noise_ceiling/empathy"].item() == pytest.approx(0.97, abs=0.01)
+        assert (found["mfu"].dropna() > 0).all()
+        assert (found["pairs_per_second"].dropna() > 0).all()
+        told = yaml.safe_load((path.parent / "hparams.yaml").read_text())
+        assert told["optimizer"]["learning_rate"] == 2e-4
+        assert told["content_hash"] == PairDataset.load(dataset_folder).card.content_hash
+        assert told["splits"] == {"train": "train", "validation": "validation"}
+        assert told["people"]["empathy"]["noise_ceiling"] == beside["val_noise_ceiling/empathy"].item()
+    err = capsys.readouterr().err
+    assert "epoch 1 of 1, loss " in err
+    assert "(noise ceiling 0.97) for empathy" in err
 
 
 @pytest.mark.parametrize(
@@ -36,7 +52,6 @@ def test_a_logger_of_the_configuration_replaces_the_default_ones(train_arguments
         ("trainer__limit_val_batches", 0.01, "You requested to check 0.01 of the `val_dataloader` but 0.01 * "),
         ("trainer__overfit_batches", 0.01, "You requested to check 0.01 of the `train_dataloader` but 0.01 * "),
         ("trainer__val_check_interval", 1000, "`val_check_interval` (1000) must be less than or equal to the number"),
-        ("trainer__logger", "[]", "Cannot use `LearningRateMonitor` callback with `Trainer` that has no logger."),
     ],
 )
 def test_what_the_trainer_refuses_is_one_line(option, value, message, train_arguments, tmp_path, capsys):

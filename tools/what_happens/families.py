@@ -9,6 +9,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,14 @@ import numpy as np
 import torch
 from empathy_judge.audio.decode import Clip
 from empathy_judge.data_modules.schema import Pair
-from empathy_judge.models.backbones import FAMILIES, NANO_FOLDER, Checkpoint, load_backbone
+from empathy_judge.models.backbones import FAMILIES, NANO_FOLDER, load_backbone
+from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.lora import adapt, part_of
 from empathy_judge.models.settings import LoraSettings, PartName
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import nn
 from transformers import (
-    AudioFlamingo3Processor,
     AutoProcessor,
     Gemma3nProcessor,
     Qwen2_5OmniProcessor,
@@ -35,9 +36,11 @@ from transformers import (
     WhisperModel,
 )
 
-LENGTHS = (800, 15_999, 16_000, 16_001, 32_000, 32_001, 160_000, 479_999, 480_000, 480_001)
+LENGTHS = (800, 16_000, 16_001, 32_000, 32_001, 160_000, 480_000, 480_001)
 """Samples: the shortest clip that is accepted, and around 1, 2, 10 and 30 s."""
-LONGER = ("audioflamingo3", "qwen2_5_omni", "qwen3_omni_moe", "voxtral")
+LONGER = (
+    "audioflamingo3", "musicflamingo", "nemotron_h_omni", "qwen2_5_omni", "qwen3_asr", "qwen3_omni_moe", "voxtral"
+)  # fmt: skip
 """Families that hear more than 30 s in one clip."""
 TINY: dict[str, Any] = {
     "d_model": 16,
@@ -67,11 +70,11 @@ PATTERNS: dict[str, dict[str, Any]] = {
 
 def of_hub_size(name: str, folder: Path, module: Any) -> None:
     """Gives a miniature the front end of the hub's checkpoint: windows of 30 s, clips up to its maximum."""
-    if name == "audioflamingo3":
+    if name in ("audioflamingo3", "musicflamingo"):
         extractor = WhisperFeatureExtractor(feature_size=128, return_attention_mask=True)
-        tokenizer = AutoProcessor.from_pretrained(folder).tokenizer
-        sizes = {"chat_template": module.TEMPLATE, "max_audio_len": 600}
-        AudioFlamingo3Processor(extractor, tokenizer, **sizes).save_pretrained(folder)
+        processor: Any = AutoProcessor.from_pretrained(folder)
+        sizes = {"chat_template": processor.chat_template, "max_audio_len": 600 if name == "audioflamingo3" else 1_800}
+        type(processor)(extractor, processor.tokenizer, **sizes).save_pretrained(folder)
     elif name == "qwen2_5_omni":
         WhisperFeatureExtractor(feature_size=128, chunk_length=300, return_attention_mask=True).save_pretrained(folder)
     elif name == "whisper":
@@ -108,7 +111,7 @@ def official(name: str, module: Any, backbone: Any, folder: Path) -> Callable[[n
         return lambda samples: len(
             model.encoder(**extractor(samples, sampling_rate=16_000, return_tensors="pt")).last_hidden_state[0]
         )
-    if name == "gemma4" or not backbone.reads_text:
+    if name in ("gemma4", "gemma4_unified", "nemotron_h_omni", "qwen3_asr") or not backbone.reads_text:
         run = module.official(folder)[1]
         if not backbone.reads_text:
             return lambda samples: len(run(samples))
@@ -118,7 +121,7 @@ def official(name: str, module: Any, backbone: Any, folder: Path) -> Callable[[n
         processor = AutoProcessor.from_pretrained(folder)
     else:
         processor = module.omni_processor(kind, folder, module.CHAT_TEMPLATE)
-    options = {} if name == "audioflamingo3" else {"sampling_rate": 16_000}
+    options = {} if name in ("audioflamingo3", "musicflamingo") else {"sampling_rate": 16_000}
 
     def count(samples: np.ndarray) -> int:
         ids = processor(text=backbone.audio_token, audio=[samples], return_tensors="pt", **options)["input_ids"]
@@ -148,13 +151,23 @@ def tokens() -> dict[str, Any]:
                 row.append(f"{heard:,}" if heard == whole else f"{heard:,} of {whole:,}")
             rows.append(row)
     versions = {"transformers": version("transformers")}
-    return {"versions": versions, "columns": ["family", *(f"{count:,}" for count in LENGTHS)], "rows": rows}
+    return {"versions": versions, "columns": ["family", *(f"{count:,}" for count in LENGTHS)], "rows": together(rows)}
 
 
-def part(name: str, encoder: bool) -> str:
-    """What a module of an official class belongs to, by its name."""
+def together(rows: list[list[str]]) -> list[list[str]]:
+    """Families with the same cells in one row."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, *cells in rows:
+        names.setdefault(tuple(cells), []).append(name)
+    return [[", ".join(some), *cells] for cells, some in names.items()]
+
+
+def part(name: str, encoder: bool, vision: str = "") -> str:
+    """What a module of an official class belongs to, by its name; `vision` = another name of what sees."""
     if encoder:
         return "decoder" if "decoder." in name else "tower"
+    if vision and vision in name:
+        return "vision"
     return next((word for word, pattern in NAMED.items() if re.search(pattern, name)), "elsewhere")
 
 
@@ -173,11 +186,12 @@ def targets() -> dict[str, Any]:
             module, backbone, folder = miniature(name, Path(made), full_size=False)
             encoder, row = not backbone.reads_text, [f"`{name}`"]
             theirs = module.official(folder)[0]
+            vision = "multi_modal_projector" if name == "nemotron_h_omni" else ""
             for arguments in PATTERNS.values():
                 network = copy.deepcopy(theirs)
                 try:
                     get_peft_model(network, LoraConfig(**arguments))  # pyright: ignore[reportArgumentType]
-                    row.append(reached(network, lambda layer, encoder=encoder: part(layer, encoder)))
+                    row.append(reached(network, partial(part, encoder=encoder, vision=vision)))
                 except ValueError:
                     row.append("error")
             own: PartName = "audio_tower" if encoder else "language_model"
@@ -185,4 +199,4 @@ def targets() -> dict[str, Any]:
             row.append(reached(backbone.network, lambda layer, own=backbone: SHORT[part_of(own, layer) or "fusion"]))
             rows.append(row)
     versions = {"peft": version("peft"), "transformers": version("transformers")}
-    return {"versions": versions, "columns": ["family", *PATTERNS, "this package"], "rows": rows}
+    return {"versions": versions, "columns": ["family", *PATTERNS, "this package"], "rows": together(rows)}

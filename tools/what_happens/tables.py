@@ -31,7 +31,7 @@ TABLES: dict[str, Callable[[], dict[str, Any]]] = {
 def rendered(table: Table) -> str:
     """As Markdown, with the versions below."""
     rows = [table["columns"], ["---"] * len(table["columns"]), *table["rows"]]
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines = [f"|{'|'.join(row)}|" for row in rows]
     versions = ", ".join(f"{name} {number}" for name, number in table["versions"].items())
     return "\n".join([*lines, "", f"Measured with {versions}."])
 

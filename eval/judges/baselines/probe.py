@@ -24,8 +24,9 @@ from ....models.hub import is_judge
 from ....models.judge import EmpathyJudge
 from ....models.probe import OfClips, Probe, Rated, compare_as, head_at, shuffled, standardise, without_adapters
 from ....models.settings import HeadInputSettings, JudgeSettings
+from ....scoring import KEPT_BYTES
 from ....scoring.artifact import describe, read_settings
-from ....scoring.clip_encoder import KEPT_BYTES, ClipEncoder
+from ....scoring.clip_encoder import ClipEncoder
 from ....scoring.predictor import Predictor, choose_device
 from ...judge_names import PROBE
 from ...measurement import Loading

@@ -93,6 +93,34 @@ def test_differences_are_over_the_contexts_that_both_answer():
     assert found.means[1].value == pytest.approx(judge[:, 1].mean())
 
 
+def test_a_difference_is_paired_where_systems_give_unequal_numbers_of_responses():
+    """System a gave four responses to the hard contexts, and differs from b by nothing but noise: weighted by its
+    responses its mean would be half a point lower."""
+    rng = np.random.default_rng(7)
+    quality = np.sort(rng.normal(3, 1, 20))
+    number = {"a": np.repeat([4, 1], 10), "b": np.ones(20, int)}
+    system = np.repeat(["a", "b"], [50, 20])
+    context = np.concatenate([np.repeat(np.arange(20), number[name]) for name in "ab"])
+    judge = quality[context] + rng.normal(0, 0.1, 70)
+    human = np.where(context % 2 == 0, judge + rng.normal(0, 0.1, 70), np.nan)
+    sums = SystemSums.of(system.tolist(), [f"c{c:02}" for c in context], judge, human)
+    weight = 2 * number["a"] / (number["a"] + 1)
+
+    def paired(values: np.ndarray, keep: np.ndarray) -> float:
+        apart = [values[(system == "a") & (context == c)].mean() - values[(system == "b") & (context == c)].mean()
+                 for c in np.flatnonzero(keep)]  # fmt: skip
+        return float(np.average(apart, weights=weight[keep]))
+
+    shown = np.arange(20) % 2 == 0
+    alone, people, both = (system_means(sums, source) for source in ("judge", "ratings", "both"))
+    assert alone.differences[0, 1].value == pytest.approx(paired(judge, np.ones(20, bool)), abs=1e-12)
+    assert people.differences[0, 1].value == pytest.approx(paired(human, shown), abs=1e-12)
+    excess = paired(judge, shown) - paired(judge, np.ones(20, bool))
+    assert both.differences[0, 1].value == pytest.approx(paired(human, shown) - both.difference_weight * excess)
+    assert judge[system == "a"].mean() - judge[system == "b"].mean() < -0.3
+    assert (alone.differences[0, 1].p or 0) > 0.05
+
+
 def test_the_error_of_unequal_groups_is_the_jackknife_and_other_groups_change_nothing():
     """Each group left out in turn, around the mean itself: CR3 of clusters."""
     rng = np.random.default_rng(6)

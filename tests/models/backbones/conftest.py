@@ -85,6 +85,7 @@ OTHER_LAYOUTS = {
 
 FAMILIES = sorted(path.stem for path in (Path(__file__).parent / "families").glob("*.py"))
 WITHOUT_TOWER = ["gemma4_unified"]
+WITHOUT_PACKING = ["nemotron_h_omni"]  # Mamba carries a state from one pair of a row to the next
 ENCODERS = ["hubert", "wav2vec2", "wav2vec2_bert", "wavlm", "whisper"]
 
 

@@ -209,7 +209,7 @@ def training_step(gpu: OnCuda) -> None:
         with pytest.MonkeyPatch.context() as patch, bf16_mixed():
             patch.setattr(packing, "MAX_PACKED_FRACTION", worthwhile)
             inputs = gpu.inputs()
-            assert (inputs.packed is None) == (worthwhile == 0 or not judge.backbone.reads_text)
+            assert (inputs.packed is None) == (worthwhile == 0 or not judge.backbone.packs)
             predicted = judge.predict(inputs)
         assert predicted.score.dtype == torch.float32
         assert on_gpu(torch.stack(list(objective.terms(predicted, said_of(len(PAIRS), counts=False)).values())).sum())
@@ -273,7 +273,7 @@ def scorer(gpu: OnCuda) -> None:
         patch.setattr(Prediction, "to_host", lambda prediction: prediction)
         patch.setattr(attention, "fits_kernel", lambda size: True)  # these towers have heads of 12
         patch.setattr(OneRow, "mask", property(lambda row: pytest.fail("a mask beside the kernel")))
-        if flash := judge.backbone.reads_text and not windowed(judge):
+        if flash := judge.backbone.packs and not windowed(judge):
             patch.setattr(attention, "_packed_mask", partial(masked_without_pieces, attention._packed_mask))
         patch.setattr(judge, "build_inputs", built)
         patch.setattr(judge, "on_device", lambda made: gpu.fake(made).to(CUDA))
@@ -286,7 +286,7 @@ def scorer(gpu: OnCuda) -> None:
     assert len(computed.predictions) == len(inputs) > 1
     assert sum(len(rows) for rows, _ in computed.predictions) == len(asked)
     assert on_gpu(*(prediction.score for _, prediction in computed.predictions))
-    assert any(made.packed is not None for made in inputs) == judge.backbone.reads_text
+    assert any(made.packed is not None for made in inputs) == judge.backbone.packs
     assert any(made.packed is not None and made.packed.pieces is not None for made in inputs) == flash
 
 
@@ -450,8 +450,8 @@ def test_of_two_judges_at_once_the_last_restores_the_precision():
 
 # ---------------------------------------------------------------- no mask where none is needed
 
-WITH_BIAS = ("wav2vec2_bert",)
-"""Its tower adds relative positions to the attention, which SDPA takes as a mask alone."""
+WITH_BIAS = ("nemotron_h_omni", "wav2vec2_bert")
+"""Their towers add relative positions to the attention, which SDPA takes as a mask alone."""
 WINDOWED = ("gemma3n", "gemma4", "gemma4_unified")
 """Every second layer of these language models attends within a window, and needs a mask where a pair is longer."""
 ALIKE = [Pair(f"{n}", clip(1.0, n), (Turn("user", clip(1.0, n + 2)),)) for n in range(2)]

@@ -107,6 +107,22 @@ def test_ids_are_numbers_by_default_and_unique(suffix, write, monkeypatch):
     assert Manifest(write(rows[:133], f"m.{suffix}")).check() == 133
 
 
+def test_names_of_columns_with_spaces_around_them_are_read(clips):
+    (clips / "m.csv").write_text("pair_id, response_audio ,context_audio ,\tsystem_id\na,r.wav,c.wav,v1\n")
+    (clips / "m.jsonl").write_text(
+        '{"pair_id": "a", " response_audio": "r.wav", "context_audio ": "c.wav", "system_id ": "v1"}\n'
+    )
+    for name in ("m.csv", "m.jsonl"):
+        found = Manifest(clips / name)
+        assert found.check() == 1
+        assert list(found.copied()) == ["system_id"]
+        (record,) = found.read(0, 1)
+        assert (record.cells["response_audio"], record.cells["context_audio"]) == ("r.wav", "c.wav")
+    pq.write_table(pa.table({"response_audio": ["r.wav"], "context_audio ": ["c.wav"]}), clips / "m.parquet")
+    with pytest.raises(DataError, match="column 'context_audio '; expected a name without spaces around it"):
+        Manifest(clips / "m.parquet")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "text"),
     [
@@ -268,3 +284,15 @@ def test_what_cannot_be_used_is_named(cells, kind, text, clips):
     without = RowReader(None).row("a", {"response_audio": str(clips / "r0.wav")}, WHERE)
     assert isinstance(without.pair, AudioError)
     assert without.pair.kind == "a path"
+
+
+def test_copied_columns_have_one_name_each(tmp_path):
+    """Of scores that were scored again."""
+    path = tmp_path / "m.csv"
+    path.write_text("response_audio,manifest_warm,warm,manifest_manifest_warm\na.wav,1,2,3\n")
+    names = {name: column.name for name, column in Manifest(path).copied({"warm"}).items()}
+    assert names == {
+        "manifest_warm": "manifest_warm",
+        "warm": "manifest_manifest_manifest_warm",
+        "manifest_manifest_warm": "manifest_manifest_warm",
+    }

@@ -21,16 +21,19 @@ def folder(parent: Path, *names: str) -> Path:
 
 def test_files_pair_by_name(tmp_path, capsys):
     contexts = folder(tmp_path / "contexts", "a.wav", "b.flac", "c.wav")
-    responses = folder(tmp_path / "responses", "b.wav", "a.mp3", "notes.txt")
+    responses = folder(tmp_path / "responses", "b.wav", "a.mp3", "notes.txt", "._a.mp3")
     with manifest_of_folders(contexts, responses) as (manifest, root):
         _, *rows = csv.reader(manifest.open())
-        named = [(pair_id, Path(response).name, Path(context).name) for pair_id, response, context in rows]
-        assert named == [("a", "a.mp3", "a.wav"), ("b", "b.wav", "b.flac")]
+        named = [(*ids, Path(response).name, Path(context).name) for *ids, response, context in rows]
+        assert named == [
+            ("responses/a", "a", "responses", "a.mp3", "a.wav"),
+            ("responses/b", "b", "responses", "b.wav", "b.flac"),
+        ]
         assert root == tmp_path.resolve()
     assert not manifest.exists()
     assert "1 context of" in capsys.readouterr().err
     with manifest_of_folders(None, responses) as (manifest, _):
-        assert next(csv.reader(manifest.open())) == ["pair_id", "response_audio"]
+        assert next(csv.reader(manifest.open())) == ["pair_id", "group_id", "system_id", "response_audio"]
 
 
 def test_what_does_not_pair_is_named(tmp_path):
@@ -40,6 +43,7 @@ def test_what_does_not_pair_is_named(tmp_path):
     for one, other, message in [
         (contexts, responses, r"a\.wav: a\.flac has the same name; expected each name once"),
         (responses, empty, "empty: holds no audio; expected .wav"),
+        (contexts, folder(tmp_path / "spaced", "a .wav"), r"a \.wav'?: expected folder and file named by text"),
         (empty / "none", responses, "none: no such folder; expected two folders, or two files"),
     ]:
         with pytest.raises(UserError, match=message), manifest_of_folders(one, other):
@@ -57,4 +61,5 @@ def test_the_command_scores_two_folders(judge_folder, clips, tmp_path, capsys):
         for name in ("x", "y"):
             (one / f"{name}.wav").write_bytes((clips / f"r{'xy'.index(name)}.wav").read_bytes())
     rows = list(csv.DictReader(output_of(capsys, "score", str(judge_folder), *map(str, folders)).splitlines()))
-    assert [(row["pair_id"], row["status"]) for row in rows] == [("x", "ok"), ("y", "ok")]
+    said = [(row["pair_id"], row["group_id"], row["system_id"], row["status"]) for row in rows]
+    assert said == [("responses/x", "x", "responses", "ok"), ("responses/y", "y", "responses", "ok")]

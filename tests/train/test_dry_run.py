@@ -1,0 +1,134 @@
+"""`train --dry-run`: what it reads, counts and refuses; the shapes that come with the package."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from empathy_judge.data_modules.clip_measures import clip_seconds
+from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.models import hub
+from empathy_judge.train.dry_run import processes_of, without_hub
+from empathy_judge.train.memory import CUDA_CONTEXT, GIB, step_memory
+from empathy_judge.train.recipe import RecipeParser
+from empathy_judge.train.run import train
+from empathy_judge.train.settings import CONFIGS, shapes_of, shipped_recipes
+
+from ..conftest import failed, output_of
+from .conftest import LAST_FILE, metrics
+
+MILLIONS = {
+    "qwen2_audio": 7_798, "qwen2_5_omni": 7_730, "qwen3_asr": 2_055, "voxtral": 4_328, "wavlm": 317, "whisper": 92,
+    "whisper_base": 22,
+}  # fmt: skip
+"""Weights of a judge, adapters and fusion among them; docs/reference/backbones.md has those of the backbones."""
+
+
+def test_a_dry_run_with_a_length_of_clips_reads_no_data(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    words = ["train", "--dry-run", "--judge.lora.rank", "4", "--data.path", "nowhere", "--data.batch_size", "16"]
+    words += ["--clip-seconds", "8"]
+    out = output_of(capsys, *words, "--gpu-gib", "24")
+    trained = 4 * 4 * (4 * (192 + 192) + 3 * (192 + 416))
+    assert f"{trained:,}" in out
+    assert "16 pairs of two clips of 8 s" in " ".join(out.split())
+    assert "of a GPU with 24 GiB: fits" in out
+    found = json.loads(output_of(capsys, *words, "--gpu-gib", "24", "--json"))
+    assert found["parts"]["language_model"]["trainable"] == trained
+    assert sum(found["bytes"].values()) == 2 * found["bytes"]["all"]
+    assert (found["pairs"], found["gpu_bytes"], found["fits"]) == (16, 24 * 2**30, True)
+    assert "does not fit" in output_of(capsys, *words, "--gpu-gib", "0.8")
+    line = failed(capsys, *words, "--expected_trainable", "{language_model: 7}")
+    assert f"language_model has {trained} trainable parameters, expected 7" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_dry_run_says_the_steps_and_the_checkpoint_that_training_has(
+    train_arguments, dataset_folder, tmp_path, capsys
+):
+    options = {"trainer__max_epochs": 2, "data__batch_size": 5, "trainer__accumulate_grad_batches": 2}
+    words = [*train_arguments(tmp_path / "run", **options)]
+    found = json.loads(output_of(capsys, "train", *words, "--dry-run", "--json"))
+    assert not (tmp_path / "run").exists()
+    plan, dataset = found["plan"], PairDataset.load(dataset_folder)
+    assert (plan["training_pairs"], plan["validation_pairs"], plan["raters"]) == (12, 9, 3)
+    assert plan["ratings"] == len(dataset.subset("train").ratings)
+    read = dataset.subset(["train", "validation"]).pairs
+    seconds = [clip_seconds(dataset)[clip] for pair in read for clip in pair.clips]
+    assert plan["clip_seconds"][::2] == pytest.approx([min(seconds), max(seconds)])
+    assert (plan["batch"], plan["accumulated"], plan["steps_per_epoch"], plan["steps"]) == (5, 2, 2, 4)
+    assert found["pairs"] == 5
+    assert plan["h200_hours"] is None  # on a CPU
+    train(words)
+    assert metrics(tmp_path / "run")["step"].max() in (3, 4)  # counted from 0; the last rows are told after it
+    assert (tmp_path / "run" / LAST_FILE).stat().st_size == pytest.approx(found["checkpoint_bytes"], rel=0.4)
+    # What training refuses, a dry run refuses
+    assert "already holds a run" in failed(capsys, "train", *words, "--dry-run")
+    words = train_arguments(tmp_path / "other", data__train_split="nobody")
+    assert "no pair is in split 'nobody'" in failed(capsys, "train", *words, "--dry-run")
+
+
+def test_hours_are_those_of_the_operations_and_batches_may_have_a_budget_of_tokens(train_arguments, tmp_path, capsys):
+    options = {"trainer__devices": 2, "trainer__max_epochs": 3, "trainer__accelerator": "gpu"}
+    words = train_arguments(tmp_path / "run", data__batch_tokens=200, **options)
+    found = json.loads(output_of(capsys, "train", *words, "--dry-run", "--json"))
+    plan = found["plan"]
+    assert plan["processes"] == 2
+    assert plan["tokens_per_step"] <= 200
+    assert found["pairs"] * found["tokens_per_pair"] <= 200 + found["tokens_per_pair"]
+    tokens = plan["tokens_per_step"] * (1 - plan["padding"]) * plan["steps"]
+    operations = found["operations"] / (found["pairs"] * found["tokens_per_pair"]) * tokens
+    assert plan["h200_hours"] == pytest.approx(operations / (770e12 * 0.36) / 3600)
+    shown = " ".join(output_of(capsys, "train", *words, "--dry-run").split())
+    assert "36% of 770 TFLOP/s" in shown
+
+
+def test_data_and_options_are_wrong_before_the_hub_is_asked(dataset_folder, tmp_path, capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr(hub, "require_hub", lambda name, *_: asked.append(name))
+    base = ["train", "--config", "qwen2_audio", "--run", str(tmp_path / "run")]
+    assert "not a pair dataset" in failed(capsys, *base, "--data.path", str(tmp_path))
+    line = failed(capsys, *base, "--data.path", str(dataset_folder), "--data.train_split", "x")
+    assert "no pair is in split 'x'" in line
+    for word, key in (
+        ("lr", "optimizer.learning_rate"),
+        ("epochs", "trainer.max_epochs"),
+        ("batch", "data.batch_size"),
+    ):
+        assert f"did you mean {key}?" in failed(capsys, *base, f"--{word}", "3")
+    assert failed(capsys, *base, "--data", "here") == "error: --data here: expected --data.path here"
+    assert asked == []
+
+
+def test_devices_of_a_recipe():
+    for devices, count in ((4, 4), ("3", 3), ([0, 2], 2), ("0,1", 2)):
+        assert processes_of({"devices": devices, "num_nodes": 2}) == 2 * count
+    assert processes_of({"devices": "auto", "accelerator": "cpu"}) == 1
+
+
+def test_shapes_come_with_the_package_for_backbones_of_recipes():
+    named = {recipe.backbone for recipe in shipped_recipes()} - {None, "nano"}
+    # the sizes of this one are not known here
+    assert {name for name in named if shapes_of(name) is None} == {"google/gemma-4-12B-it"}
+    assert {path.name.replace("--", "/") for path in (CONFIGS / "shapes").iterdir()} <= named
+
+
+@pytest.mark.parametrize(
+    "name", [name if size < 2_000 else pytest.param(name, marks=pytest.mark.long) for name, size in MILLIONS.items()]
+)
+def test_shapes_add_up_to_the_parameters_of_the_model_and_to_what_its_recipe_needs(name):
+    parser = RecipeParser()
+    recipe = parser.recipe(parser.parse(["--config", name, "--run", "r", "--trainer.accelerator", "cpu"]))
+    found = step_memory(
+        without_hub(recipe.judge), batch=recipe.data.batch_size, seconds=8.0,
+        mixed_precision=str(recipe.trainer["precision"]).endswith("-mixed"),
+        gradient_checkpointing=recipe.gradient_checkpointing, batch_tokens=recipe.data.batch_tokens,
+        audio_cached=recipe.cache.what != "none" and not recipe.judge.lora.trains_tower,
+    )  # fmt: skip
+    assert round(sum(part.parameters for part in found.parts.values()) / 1e6) == MILLIONS[name]
+    (own,) = (own for own in shipped_recipes() if own.name == name)
+    total = found.total - (CUDA_CONTEXT if own.gpu == "none" else 0)
+    assert total / GIB == pytest.approx(own.step_gib, abs=0.05 if own.gpu == "none" else 0.5)

@@ -1,0 +1,300 @@
+"""`train --dry-run`: what would be trained, on which data, in how many steps and hours, and in how much memory."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from ..core.errors import AudioError, counted
+from ..core.processes import duration
+from ..data_modules.clip_measures import clip_seconds
+from ..data_modules.datamodule import PairDataModule
+from ..data_modules.sampling import ByTokens
+from ..models.judge import EmpathyJudge
+from ..models.lora import check_trainable, parameter_table
+from ..models.settings import JudgeSettings
+from .memory import GIB, StepMemory, step_memory
+from .preparation import build_objective, read_data
+from .run_folder import run_folder, starting_point
+from .settings import Recipe, shapes_of
+
+CLIP_SECONDS = 8.0
+RATE, SHARE = 770e12, 0.36
+"""Operations a second that products of large bfloat16 matrices reached on an H200, and the share of them that training
+with the 7B shapes of Qwen2-Audio reached, 0.29 to 0.42 (`benchmarks/results/gpu.md`)."""
+_FLOAT32 = 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a recipe makes of its data; counts of steps and pairs are those of all processes."""
+
+    training_pairs: int  # that have ratings
+    comparisons: int
+    validation_pairs: int
+    ratings: int  # of the training split
+    raters: int
+    clip_seconds: tuple[float, float, float]  # shortest, median and longest clip, from the headers of the files
+    tokens_per_pair: tuple[int, int, int]  # fewest, median, most
+    processes: int
+    batch: int  # most items in a batch of one process
+    accumulated: int  # batches between two steps of the optimizer
+    steps_per_epoch: int
+    steps: int
+    tokens_per_step: float  # mean of a batch in one process, padding included
+    padding: float  # share of these
+    longest_clips: float  # seconds of each of two clips that have as many tokens as those of the longest pair
+    memory_pairs: int  # pairs in the largest batch
+
+
+def dry_run(recipe: Recipe) -> None:
+    """Print what would be trained, without weights and without writing anything.
+
+    With `clip_seconds` no data is read, and a step on clips of that length is counted.
+
+    Raises:
+        UserError: As training would: for a run folder that is taken, unusable data, clips that are too long, or
+            other trained parameters than the recipe expects.
+    """
+    recipe = replace(recipe, judge=without_hub(recipe.judge))
+    plan = None
+    if recipe.clip_seconds is None:
+        if recipe.run:
+            starting_point(run_folder(recipe), recipe.resume)
+        data = PairDataModule(recipe.data, seed=recipe.seed)
+        read_data(recipe, data, None)
+        build_objective(recipe, data)
+        plan = plan_of(recipe, data)
+    budget = None if recipe.data.batch_tokens == "auto" else recipe.data.batch_tokens
+    memory = step_memory(
+        recipe.judge,
+        batch=recipe.data.batch_size if plan is None else plan.memory_pairs,
+        seconds=recipe.clip_seconds or CLIP_SECONDS if plan is None else plan.longest_clips,
+        mixed_precision=str(recipe.trainer["precision"]).endswith("-mixed"),
+        gradient_checkpointing=recipe.gradient_checkpointing,
+        batch_tokens=budget if plan is None else None,
+        audio_cached=recipe.cache.what != "none" and not recipe.judge.lora.trains_tower,
+    )
+    gpu = recipe.gpu_gib * GIB if recipe.gpu_gib else None
+    if gpu is None and torch.cuda.is_available():
+        gpu = torch.cuda.get_device_properties(0).total_memory
+    if recipe.json:
+        print(json.dumps(_facts(recipe, memory, plan, gpu), indent=2))
+    else:
+        tables = [parameter_table(memory.parts, recipe.method == "probe")]
+        tables += [] if plan is None else [plan_table(recipe, plan, memory)]
+        for table in (*tables, memory_table(memory, plan, recipe.clip_seconds or CLIP_SECONDS, gpu)):
+            Console().print(table)
+    check_trainable(memory.parts, recipe.expected_trainable or {})
+
+
+def without_hub(settings: JudgeSettings) -> JudgeSettings:
+    """The settings with the shapes that come with the package in place of a backbone on the hub."""
+    shapes = shapes_of(settings.backbone)
+    return settings if shapes is None else replace(settings, backbone=str(shapes), revision=None)
+
+
+def plan_of(recipe: Recipe, data: PairDataModule) -> Plan:
+    """Plan the batches as training does, from the lengths of clips that headers state.
+
+    Raises:
+        AudioError: If a clip of a training or validation pair cannot be read, or is too long for the backbone.
+    """
+    shapes = replace(recipe.judge, quantization="none")
+    judge = EmpathyJudge(shapes, data.dimensions, weights=False)
+    seconds, processes = clip_seconds(data.dataset), processes_of(recipe.trainer)
+    most = math.inf if recipe.judge.long_clips == "window" else judge.backbone.max_seconds
+    compared = [pair for item in data.items.comparisons for pair in (item.chosen, item.rejected)]
+    read = [*data.train.pairs, *compared, *data.validation.pairs]
+    for pair in read:
+        for clip in pair.clips:
+            if not 0 < seconds[clip] <= most:
+                raise AudioError(
+                    f"pair {pair.pair_id}: a clip cannot be read; see empathy-judge inspect"
+                    if not seconds[clip]
+                    else f"pair {pair.pair_id}: a clip of {seconds[clip]:.1f} s; the backbone takes "
+                    f"at most {most:g} s: expected shorter clips, or --judge.long_clips window",
+                    "cannot be read",
+                )
+    rated = judge.count_tokens(data.train.pairs, seconds)
+    sides = judge.count_tokens(compared, seconds).reshape(-1, 2)
+    tokens = np.concatenate([rated, sides.max(1, initial=0)])
+    rows = np.repeat([1, 2], [len(rated), len(sides)])
+    longest = int((tokens * rows).max())
+    if recipe.data.batch_tokens == "auto":  # a free GPU may hold more
+        data.settings = replace(recipe.data, batch_tokens=recipe.data.batch_size * longest)
+    planned = data.planned_for(judge, processes)
+    batches = planned.batches(0)
+    padded = [int((tokens[batch].max() * rows[batch]).sum()) for batch in batches]
+    accumulated = int(recipe.trainer.get("accumulate_grad_batches") or 1)
+    per_epoch = math.ceil(_limited(planned.steps, recipe.trainer.get("limit_train_batches")) / accumulated)
+    clips = np.array([seconds[clip] for pair in read for clip in pair.clips])
+    pairs = [*data.train.pairs, *compared]
+    of_pairs = np.concatenate([rated, sides.ravel()])
+    most_tokens = pairs[int(of_pairs.argmax())]
+    half = sum(min(seconds[clip], judge.backbone.max_seconds) for clip in most_tokens.clips) / 2
+    ratings = data.dataset.subset(data.train_splits).ratings
+    budget = data.settings.batch_tokens
+    by_size = int((rows[batches[0]]).sum()) if not isinstance(planned, ByTokens) else 0
+    return Plan(
+        training_pairs=len(rated),
+        comparisons=len(sides),
+        validation_pairs=len(data.validation.pairs),
+        ratings=len(ratings),
+        raters=ratings["rater_id"].nunique(),
+        clip_seconds=_spread(clips),
+        tokens_per_pair=_spread(of_pairs, int),
+        processes=processes,
+        batch=max(map(len, batches)),
+        accumulated=accumulated,
+        steps_per_epoch=per_epoch,
+        steps=_steps(per_epoch, recipe.trainer),
+        tokens_per_step=float(np.mean(padded)),
+        padding=1 - sum(int((tokens[batch] * rows[batch]).sum()) for batch in batches) / sum(padded),
+        longest_clips=min(half, judge.backbone.max_seconds),
+        memory_pairs=by_size or max(1, int(budget or 0) // int(of_pairs.max())),
+    )
+
+
+def processes_of(trainer: Mapping[str, Any]) -> int:
+    """Processes of a run, one for each device; devices that the recipe leaves open are those of this machine."""
+    devices: Any = trainer.get("devices", "auto")
+    here = torch.cuda.device_count() if trainer.get("accelerator") != "cpu" else 1
+    if isinstance(devices, list):
+        count = len(devices)
+    elif str(devices).isdecimal():
+        count = int(devices)
+    elif "," in str(devices):
+        count = len([name for name in str(devices).split(",") if name.strip()])
+    else:  # auto and -1
+        count = max(here, 1)
+    return count * int(trainer.get("num_nodes") or 1)
+
+
+def plan_table(recipe: Recipe, plan: Plan, memory: StepMemory) -> Table:
+    """What `train --dry-run` says of data, steps and time."""
+    table = Table("training", "", title=f"On {recipe.data.path}", show_header=False)
+    compared = f" and {counted(plan.comparisons, 'comparison')}" if plan.comparisons else ""
+    shortest, middle, longest = plan.clip_seconds
+    fewest, median, most = plan.tokens_per_pair
+    rows = {
+        "train on": f"{counted(plan.training_pairs, 'pair')}{compared}: {counted(plan.ratings, 'rating')} of "
+        f"{counted(plan.raters, 'rater')}; {counted(plan.validation_pairs, 'pair')} to validate",
+        "clips": f"{shortest:.1f} to {longest:.1f} s, half of them up to {middle:.1f} s (from their headers)",
+        "tokens of a pair": f"{fewest} to {most}, median {median}",
+    }
+    if recipe.method == "probe":
+        rows["steps"] = "none: one pass over the clips, then a regression in closed form"
+    else:
+        rows |= _rows_of_steps(recipe, plan, memory)
+    for name, text in rows.items():
+        table.add_row(name, text)
+    return table
+
+
+def _rows_of_steps(recipe: Recipe, plan: Plan, memory: StepMemory) -> dict[str, str]:
+    items = plan.batch * plan.processes * plan.accumulated
+    processes = counted(plan.processes, "process", "processes")
+    auto = str(recipe.trainer.get("devices", "auto")) in ("auto", "-1")
+    rows = {
+        "global batch": f"up to {counted(items, 'item')}: {plan.batch} x {processes}"
+        f"{' (the devices of this machine)' if auto else ''} x {plan.accumulated} accumulated",
+        "steps": f"{plan.steps:,}, {plan.steps_per_epoch:,} an epoch; fewer if agreement stops rising",
+        "tokens a batch": f"{plan.tokens_per_step:,.0f} in each process, {plan.padding:.0%} of them padding",
+    }
+    if recipe.folds or recipe.refit or recipe.method == "auto":
+        runs = "; ".join(
+            text
+            for text, wanted in (
+                (f"once for each of {recipe.folds} folds", recipe.folds),
+                ("once more on all pairs", recipe.refit or recipe.folds),
+                ("the probe before", recipe.method == "auto"),
+            )
+            if wanted
+        )
+        rows["more than once"] = runs
+    if recipe.trainer.get("accelerator") != "cpu":
+        rows["time"] = (
+            f"{duration(hours_of(plan, memory) * 3600)} on {counted(plan.processes, 'H200')}, validations and the "
+            f"first reading of clips not counted: {SHARE:.0%} of {RATE / 1e12:.0f} TFLOP/s, which an H200 reached with "
+            "the 7B shapes of Qwen2-Audio (29 to 42 %; docs/reference/speed.md). empathy-judge doctor --bench says the "
+            "rate of another card"
+        )
+    rows["a checkpoint"] = f"{_checkpoint_bytes(memory) / 1e6:,.1f} MB; the best and the last are kept"
+    return rows
+
+
+def hours_of(plan: Plan, memory: StepMemory) -> float:
+    """Hours of all steps at the rate that was measured on one H200."""
+    per_token = memory.operations / (memory.pairs * memory.tokens)
+    tokens = plan.tokens_per_step * (1 - plan.padding) * plan.steps * plan.accumulated
+    return per_token * tokens / (RATE * SHARE) / 3600
+
+
+def memory_table(found: StepMemory, plan: Plan | None, seconds: float, gpu_bytes: float | None) -> Table:
+    """What `train --dry-run` says of memory."""
+    what = f"two clips of {seconds:g} s" if plan is None else "the length of the longest"
+    title = f"A step on {counted(found.pairs, 'pair')} of {what} ({found.tokens} tokens a pair)"
+    table = Table("memory on each GPU", "GiB", title=title)
+    for name, size in found.by_kind.items():
+        shown = "CUDA runtime (assumed)" if name == "cuda_runtime_assumed" else name
+        table.add_row(shown, f"{size / GIB:.2f}", style="bold" if name == "all" else None)
+    if gpu_bytes is not None:
+        verdict = "fits" if found.fits(gpu_bytes) else "does not fit"
+        share = f"{math.ceil(100 * found.total / gpu_bytes)} %"
+        table.add_row(f"of a GPU with {gpu_bytes / GIB:.0f} GiB: {verdict}", share)
+    return table
+
+
+def _facts(recipe: Recipe, memory: StepMemory, plan: Plan | None, gpu: float | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "parts": {
+            name: {"parameters": count.parameters, "trainable": count.trainable} for name, count in memory.parts.items()
+        },
+        "pairs": memory.pairs,
+        "clip_seconds": recipe.clip_seconds or CLIP_SECONDS if plan is None else plan.longest_clips,
+        "tokens_per_pair": memory.tokens,
+        "bytes": memory.by_kind,
+        "operations": memory.operations,
+        "checkpoint_bytes": _checkpoint_bytes(memory),
+        "gpu_bytes": gpu,
+        "fits": None if gpu is None else memory.fits(gpu),
+        "plan": None,
+    }
+    if plan is not None:
+        on_gpu = recipe.method != "probe" and recipe.trainer.get("accelerator") != "cpu"
+        facts["plan"] = {**asdict(plan), "h200_hours": hours_of(plan, memory) if on_gpu else None}
+    return facts
+
+
+def _checkpoint_bytes(memory: StepMemory) -> int:
+    """Weights that are trained and AdamW's two moments of each."""
+    return memory.gradients + memory.optimizer
+
+
+def _limited(batches: int, limit: Any) -> int:
+    if limit is None:
+        return batches
+    return min(batches, limit) if isinstance(limit, int) else int(batches * limit)
+
+
+def _steps(per_epoch: int, trainer: Mapping[str, Any]) -> int:
+    """Steps of the whole training, as Lightning takes its limits: 1,000 epochs where there is none."""
+    epochs, most = trainer.get("max_epochs"), trainer.get("max_steps", -1)
+    if epochs is None:
+        epochs = 1000 if most in (-1, None) else math.inf
+    steps = math.inf if epochs in (-1, math.inf) else per_epoch * int(epochs)
+    return int(min(steps, most) if most not in (-1, None) else steps)
+
+
+def _spread(values: np.ndarray, kind: type = float) -> tuple[Any, Any, Any]:
+    low, middle, high = (kind(value) for value in np.quantile(values, [0, 0.5, 1]))
+    return low, middle, high

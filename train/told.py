@@ -1,0 +1,141 @@
+"""What a run tells while it trains: its settings and what people reach, to every logger, and a line for each epoch."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+
+from ..core.processes import duration, say
+from ..models.backbones.base import Backbone
+from ..models.lora import part_of
+from .collate import Batch
+from .module import JudgeModule
+
+_SIDE = {"cuda": 8192, "cpu": 512}
+"""Of the square matrices whose product says what a device reaches."""
+
+
+class RunFacts(Callback):
+    """Gives every logger the settings and the data of the run, and after each epoch its speed and model FLOPs
+    utilisation; prints a line for each epoch.
+
+    Utilisation is the share of the rate of products of large matrices, which is measured on the device at the start:
+    `4 N` operations for each token where `N` weights are frozen, `6 N` where they are trained (Kaplan et al., 2020), of
+    the language model, or of an encoder that has none. The tower, attention and what is computed again do not count.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """Keep the settings, as in `config.yaml`."""
+        self._settings = settings
+        self._rate = self._work = 0.0
+        self._start()
+
+    def _start(self) -> None:
+        self._tokens: Tensor | int = 0
+        self._pairs, self._seconds, self._since = 0, 0.0, None
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Tell the loggers about the run."""
+        assert isinstance(pl_module, JudgeModule)
+        if not trainer.is_global_zero or not trainer.loggers:
+            return
+        data = pl_module.data
+        splits = {"train": data.train_splits, "validation": data.validation_splits}
+        facts = {
+            **self._settings,
+            "content_hash": data.dataset.card.content_hash,
+            "splits": {name: "+".join(names) for name, names in splits.items()},
+            "pairs": {"train": len(data.train.pairs), "validation": len(data.validation.pairs)},
+            "people": {name: vars(found) for name, found in pl_module.people.items()},
+            "processes": trainer.world_size,
+        }
+        for logger in trainer.loggers:
+            logger.log_hyperparams(facts)
+        self._work = operations_of(pl_module.judge.backbone)
+        dtype = next(weight.dtype for weight in pl_module.judge.network.parameters() if weight.is_floating_point())
+        self._rate = matrix_rate(trainer.strategy.root_device, dtype)
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start the clock."""
+        self._start()
+        self._since = time.perf_counter()
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        """Start the clock after a validation."""
+        self._since = self._since or time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        """Count the step; nothing waits for a GPU."""
+        self._pairs += len(batch.labels.targets)
+        self._tokens = self._tokens + batch.inputs.attention_mask.sum()
+        now = time.perf_counter()
+        self._seconds, self._since = self._seconds + now - (self._since or now), now
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Stop the clock."""
+        self._since = None
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Tell the loggers how fast the epoch was, and the terminal what it reached."""
+        if not trainer.is_global_zero or not self._seconds:
+            return
+        assert isinstance(pl_module, JudgeModule)
+        speed = {"pairs_per_second": trainer.world_size * self._pairs / self._seconds}
+        if self._rate:
+            speed["mfu"] = self._work * float(self._tokens) / self._seconds / self._rate
+        for logger in trainer.loggers:
+            logger.log_metrics(speed, trainer.global_step)
+        say(self._line(trainer, pl_module, speed["pairs_per_second"]))
+
+    def _line(self, trainer: L.Trainer, module: JudgeModule, rate: float) -> str:
+        most, found = trainer.max_epochs, trainer.callback_metrics
+        parts = [f"epoch {trainer.current_epoch + 1}{'' if most in (None, -1) else f' of {most}'}"]
+        if "train_loss" in found:
+            parts.append(f"loss {float(found['train_loss']):.4g}")
+        for name in (dimension.name for dimension in module.judge.dimensions):
+            if (spearman := found.get(f"val_spearman/{name}")) is not None:
+                people = module.people.get(name)
+                reached = [] if people is None else [*people.reached.items()]
+                beside = [f"{what.replace('_', ' ')} {value:.2f}" for what, value in reached]
+                own = "undefined" if math.isnan(float(spearman)) else f"{float(spearman):.2f}"
+                told = f" ({', '.join(beside)})" if beside else ""
+                parts.append(f"Spearman {own}{told} for {name}")
+        return f"{'; '.join(parts)}; {rate:,.3g} pairs/s, {duration(self._seconds)}"
+
+
+def operations_of(backbone: Backbone) -> float:
+    """Floating-point operations of a training step for each token, see `RunFacts`."""
+    sizes = {True: 0, False: 0}  # trained or not
+    read = ("language_model",) if "language_model" in backbone.parts else ("audio_tower", "fusion")
+    for name, module in backbone.network.named_modules():
+        if isinstance(module, nn.Linear) and part_of(backbone, name) in read:
+            sizes[module.weight.requires_grad] += module.weight.numel()
+    return 4.0 * sizes[False] + 6.0 * sizes[True]
+
+
+def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Operations a second of a product of two large matrices, the best of three; 0 where it cannot be measured."""
+    side = _SIDE.get(device.type)
+    if side is None:
+        return 0.0
+    try:
+        one = torch.linspace(-1, 1, side * side, device=device).view(side, side).to(dtype)
+        best = math.inf
+        for _ in range(4):  # the first chooses a kernel
+            start = time.perf_counter()
+            _ = one @ one
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            best = min(best, time.perf_counter() - start)
+    except RuntimeError:  # no memory left, or no kernel for this type
+        return 0.0
+    return 2 * side**3 / best
