@@ -58,6 +58,7 @@ class Import(Printing):
 
     def run(self) -> int:
         from ..data_modules.importers.assemble import SKIPPED_FILE, assemble
+        from ..data_modules.ratings import named_raters
 
         with making(self.out, self.overwrite):
             with system_errors(self.path, "read"):
@@ -77,7 +78,7 @@ class Import(Printing):
             "out": str(dataset.root),
             "pairs": len(dataset.pairs),
             "ratings": len(dataset.ratings),
-            "raters": dataset.ratings["rater_id"].nunique(),
+            "raters": named_raters(dataset.ratings),
             "preferences": 0 if dataset.preferences is None else len(dataset.preferences),
             "groups": len({pair.group_id for pair in dataset.pairs}),
             "pairs_without_rating": len(dataset.pairs) - dataset.ratings["pair_id"].nunique(),
@@ -244,9 +245,12 @@ def _hold_out(items: Sequence[str]) -> dict[str, list[str]] | None:
 
 def _dataset_lines(facts: dict[str, Any]) -> Iterator[str]:
     """What `import` says of the dataset that it made."""
+    rated = f"{counted(facts['ratings'], 'rating')} by {counted(facts['raters'], 'rater')}"
+    if facts["ratings"] and not facts["raters"]:
+        rated = counted(facts["ratings"], "published mean")
     yield (
         f"{facts['out']}: {counted(facts['pairs'], 'pair')} in {counted(facts['groups'], 'group')}, "
-        f"{counted(facts['ratings'], 'rating')} by {counted(facts['raters'], 'rater')}, "
+        f"{rated}, "
         f"{counted(facts['preferences'], 'preference')}; "
         f"{counted(facts['pairs_without_rating'], 'pair has', 'pairs have')} no rating."
     )

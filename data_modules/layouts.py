@@ -6,7 +6,8 @@ Layouts, by the header (here with the names of ``agreement``):
     - ``item, annotator`` and a column for each dimension;
     - ``item`` and columns ``DIMENSION:ANNOTATOR``;
     - ``item`` and a column for each annotator;
-    - ``annotator`` and a column for each item, as survey programs export it.
+    - ``annotator`` and a column for each item, as survey programs export it;
+    - where the reader takes it, ``item, mean, sd, n``: what was published of ratings.
 
 Only the first, and columns ``DIMENSION:ANNOTATOR``, are seen from the header alone, or the second where the dimensions
 are known: a column such as ``mean`` would pass for an annotator. For the others the columns of scores are named.
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple
 
 from ..core.errors import DataError, names_shown, shown
 from .rating_words import as_score, numbers_of
-from .ratings import Dimension
+from .ratings import MEAN, OF_MEANS, PANEL, Dimension
 from .tables import SourceTable, full_mapping, missing_columns, plain_text, read_table
 
 ALSO = {"item": "pair_id", "annotator": "rater_id", "group": "group_id", "system": "system_id"}
@@ -150,6 +151,11 @@ def score_columns(
     rated = _dimension_and_annotator(table, dimensions, taken) if not scores else []
     if rated:
         layouts["wide (columns DIMENSION:RATER)"] = rated
+    # Where the ratings themselves are not there
+    if not (layouts or scores or names.annotator in found or {*OF_MEANS} - {*found}):
+        of = None if "dimension" in found else only
+        absent += ["dimension"] if of is None and "dimension" not in found else []
+        layouts["published means"] = [ScoreColumn(found[MEAN], annotator=PANEL, dimension=of)]
     if len(layouts) > 1:
         raise DataError(
             f"{table.path}: the header ({names_shown(table.columns)}) fits {' and '.join(layouts)}; "
@@ -163,6 +169,8 @@ def score_columns(
     if absent:
         free = [name for name in table.columns if name not in {*found.values(), *taken} and _holds_scores(table, name)]
         wide = f", or --scores {' '.join(map(shown, free[:12]))} for columns of scores" if free and not layouts else ""
+        if not layouts and {*OF_MEANS} & {*names.optional} - {*found}:
+            wide += f"; or, of published means, {names.option} {' '.join(f'{our}=COLUMN' for our in OF_MEANS)}"
         raise missing_columns(table, dict.fromkeys(absent), names.option, wide)
     return columns
 

@@ -12,6 +12,7 @@ import numpy as np
 from ..core.errors import AudioError
 from .audit import audit_splits, refused_kinds, split_columns
 from .clip_measures import ClipMeasures, measure_clips
+from .ratings import named_raters, raters_of
 from .schema import Pair, PairDataset
 
 SILENT_DBFS = -60.0
@@ -122,7 +123,7 @@ def inspect_dataset(dataset: PairDataset, *, max_seconds: float = 30.0) -> Inspe
     }
     scores, raters = {}, {}
     for dimension in dataset.card.dimensions:
-        ratings = dataset.ratings[dataset.ratings["dimension"] == dimension.name]
+        ratings: Any = dataset.ratings[dataset.ratings["dimension"] == dimension.name]
         result = _summary(ratings["score"])
         scores[dimension.name] = {
             "scale": dimension.described,
@@ -132,7 +133,7 @@ def inspect_dataset(dataset: PairDataset, *, max_seconds: float = 30.0) -> Inspe
             "mean": float(np.asarray(ratings["score"], np.float64).mean()) if result.count else None,
             "maximum": result.maximum,
         }
-        raters[dimension.name] = _summary(ratings.groupby("pair_id")["rater_id"].nunique())
+        raters[dimension.name] = _summary(raters_of(ratings, list(dict.fromkeys(ratings["pair_id"]))))
     rated_ids = set(dataset.ratings["pair_id"])
     if dataset.preferences is not None:
         rated_ids |= {*dataset.preferences["chosen_id"], *dataset.preferences["rejected_id"]}
@@ -187,14 +188,14 @@ def _counts(dataset: PairDataset) -> dict[str, dict[str, int]]:
     counts = {}
     for name, pairs in by_split.items():
         ids = [pair.pair_id for pair in pairs]
-        ratings = dataset.ratings.loc[dataset.ratings["pair_id"].isin(ids), ["pair_id", "rater_id"]]
+        ratings: Any = dataset.ratings.loc[dataset.ratings["pair_id"].isin(ids)]
         counts[name] = {
             "pairs": len(pairs),
             "groups": len({pair.group_id for pair in pairs}),
             "systems": len({pair.system_id for pair in pairs} - {None}),
             "context_speakers": len({pair.context_speaker for pair in pairs} - {None}),
             "response_speakers": len({pair.response_speaker for pair in pairs} - {None}),
-            "raters": len(ratings["rater_id"].unique()),
+            "raters": named_raters(ratings),
             "ratings": len(ratings),
             "rated_pairs": len(ratings["pair_id"].unique()),
         }

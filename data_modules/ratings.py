@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 
 RATING_COLUMNS = ("pair_id", "rater_id", "dimension", "score")
 SECONDS = "seconds"  # the optional column of ratings: time that the rater took for the judgement; NaN = unknown
+SD, N_RATINGS = "sd", "n"
+"""Optional columns of ratings: the score is the mean of so many ratings with this standard deviation (over n - 1,
+rating points), which is all that was published of them. NaN = the score is a rating."""
+OPTIONAL_COLUMNS = (SECONDS, SD, N_RATINGS)
+MEAN = "mean"
+OF_MEANS = (MEAN, SD, N_RATINGS)
+"""What a table of published means calls its columns."""
+PANEL = "panel"
+"""Stands for the raters of published means, whose names are not known."""
 PREFERENCE_COLUMNS = ("chosen_id", "rejected_id", "rater_id", "dimension", "strength")
 _ROUNDING = 1e-12  # share of the largest magnitude by which means of the same ratings may differ
 MIN_ITEMS = 3
@@ -124,6 +133,8 @@ class RatingTable:
     n_items: int  # number of items
     rater_ids: tuple[str, ...]  # the raters, each with at least one rating
     seconds: np.ndarray | None = None  # time that the rater took `(ratings,)`, NaN = unknown; None = there are no times
+    # where each score is a published mean, its squared standard error `(ratings,)`; None = scores are ratings
+    squared_errors: np.ndarray | None = None
 
     @classmethod
     def of(cls, ratings: pd.DataFrame, dimension: str, pair_ids: Sequence[str]) -> RatingTable:
@@ -134,6 +145,7 @@ class RatingTable:
         rows = ratings.loc[(ratings["dimension"] == dimension) & ratings["pair_id"].isin(list(pair_ids))]
         raters, rater_ids = pd.factorize(rows["rater_id"], sort=True)
         scores = rows["score"].to_numpy(np.float64)
+        squared_errors = (rows[SD] ** 2 / rows[N_RATINGS]).to_numpy(np.float64) if SD in rows else np.empty(0)
         return cls(
             index.get_indexer(pd.Index(rows["pair_id"])),
             raters,
@@ -141,7 +153,13 @@ class RatingTable:
             len(index),
             tuple(map(str, rater_ids)),
             rows[SECONDS].to_numpy(np.float64) if SECONDS in rows else None,
+            squared_errors if len(squared_errors) and not np.isnan(squared_errors).any() else None,
         )
+
+    @property
+    def n_raters(self) -> int:
+        """Raters who are known; published means name none."""
+        return len(self.rater_ids) if self.squared_errors is None else 0
 
     @cached_property
     def counts(self) -> np.ndarray:
@@ -179,6 +197,25 @@ class RatingTable:
         return np.split(order, ends)[: len(self.rater_ids)]
 
 
+def raters_of(ratings: pd.DataFrame, pair_ids: Sequence[str]) -> np.ndarray:
+    """How many raters each pair has, from ratings of one dimension and of these pairs alone `(pairs,)`; those behind a
+    published mean count."""
+    import pandas as pd
+
+    positions = pd.Index(pair_ids, dtype=object).get_indexer(pd.Index(ratings["pair_id"]))
+    weights = np.ones(len(positions))
+    if N_RATINGS in ratings:
+        published = ratings[N_RATINGS].to_numpy(np.float64)
+        weights = np.where(np.isnan(published), 1.0, published)
+    return np.bincount(positions, weights, len(pair_ids)).astype(np.int64)
+
+
+def named_raters(ratings: pd.DataFrame) -> int:
+    """How many raters are known; published means name none."""
+    single = ratings.loc[ratings[SD].isna()] if SD in ratings else ratings
+    return len(single["rater_id"].unique())
+
+
 def tied(means: np.ndarray) -> np.ndarray:
     """Means, shape (n,), NaN allowed, in which those that differ by rounding only are equal, as ranks need it.
 
@@ -204,7 +241,8 @@ def check_ratings(
     locate: Locate | None = None,
     score: str | None = None,
 ) -> pd.DataFrame:
-    """Checks a long table of ratings: columns `RATING_COLUMNS`, and `SECONDS` where times are known.
+    """Checks a long table of ratings: columns `RATING_COLUMNS`, `SECONDS` where times are known, and `SD` and
+    `N_RATINGS` where scores are published means; these need a scale without steps.
 
     `file` is what messages call the table, `locate` what they call a cell, where it came from another layout, and
     `score` what they expect where a score is no number.
@@ -215,8 +253,8 @@ def check_ratings(
 
     Raises:
         DataError: On a missing column, an unknown pair or dimension, a rater without a name, a score that is no number,
-            outside its scale or between its steps, a time that is no number or negative, or two scores of one rater for
-            one thing; the first bad row is named.
+            outside its scale or between its steps, a time that is no number or negative, a standard deviation that no
+            ratings on the scale have, or two scores of one rater for one thing; the first bad row is named.
     """
     check = _Check(ratings, file, locate)
     check.columns(RATING_COLUMNS)
@@ -227,17 +265,45 @@ def check_ratings(
     scores = check.numbers("score", score or "a finite number, such as 3.5, or no row where it is not rated")
     names = ratings["dimension"].to_numpy()
     rated = scores.copy()
+    checked = _check_means(check, scales, names) if SD in ratings or N_RATINGS in ratings else {}
     for name, dimension in scales.items():
         rows = names == name
         rated[rows] = on_scale(scores[rows], dimension.minimum, dimension.maximum, dimension.step)
         if (outside := rows & np.isnan(rated)).any():
             check.refuse("score", outside, f"expected for {name}: {dimension.scale}")
-    checked = {"score": rated}
+    checked["score"] = rated
     if SECONDS in ratings:
         expected = "a finite number of seconds, at least 0, or none where the time is unknown"
         checked[SECONDS] = check.numbers(SECONDS, expected, at_least=0, may_be_missing=True)
     check.unique(["pair_id", "rater_id", "dimension"])
     return ratings.assign(**checked)
+
+
+def _check_means(check: _Check, scales: Mapping[str, Dimension], names: np.ndarray) -> dict[str, np.ndarray]:
+    """`SD` and `N_RATINGS` of all rows; a dimension has them in all its rows, one for each pair, or in none."""
+    check.columns((SD, N_RATINGS))
+    sd = check.numbers(SD, "the standard deviation of the ratings, at least 0", at_least=0, may_be_missing=True)
+    counts = check.numbers(N_RATINGS, "the number of ratings, at least 2", at_least=2, may_be_missing=True)
+    check.refuse(N_RATINGS, counts % 1 > 0, "expected a whole number of ratings")
+    known = ~np.isnan(sd) | ~np.isnan(counts)
+    for name, dimension in scales.items():
+        rows = names == name
+        if not (rows & known).any():
+            continue
+        for column, values in ((SD, sd), (N_RATINGS, counts)):
+            check.refuse(column, rows & np.isnan(values), f"expected for {name}: {SD} and {N_RATINGS} in every row")
+        if dimension.step is not None:
+            expected = f"{name}={dimension.minimum:g}:{dimension.maximum:g}, since means lie between steps"
+            raise DataError(f"{check.file}: {name} is {dimension.scale}; expected {expected}")
+        # half of the ratings at either end
+        with np.errstate(invalid="ignore"):
+            most = (dimension.maximum - dimension.minimum) / 2 * np.sqrt(counts / (counts - 1))
+        check.refuse(SD, rows & (sd > 1.001 * most), f"expected less: no ratings from {dimension.scale} differ so much")
+        means = check.table.loc[rows, ["pair_id"]]
+        repeated = np.zeros(len(rows), bool)
+        repeated[rows] = means.duplicated().to_numpy(bool)
+        check.refuse("pair_id", repeated, f"expected one mean of {name} for each pair")
+    return {SD: sd, N_RATINGS: counts}
 
 
 def check_preferences(

@@ -36,7 +36,7 @@ from ..core.files import (
 )
 from ..core.parquet import read_parquet
 from ..core.yaml_files import read_yaml
-from .ratings import NAME, SECONDS, Dimension, check_preferences, check_ratings, is_text
+from .ratings import NAME, OPTIONAL_COLUMNS, Dimension, check_preferences, check_ratings, is_text
 from .storage import (
     NAME_COLUMNS,
     PAIRS_FILE,
@@ -184,7 +184,8 @@ class PairDataset:
         pairs: In the order of ``pairs.parquet``. Audio is an absolute path; where it is embedded or the dataset remote,
             a `StoredClip`.
         ratings: Columns `RATING_COLUMNS`, score in rating points (float64, never NaN; missing = no row). Where times
-            are known also `SECONDS` (float64, at least 0): time that the rater took for the judgement, NaN = unknown.
+            are known also `SECONDS` (float64, at least 0): time that the rater took for the judgement, NaN = unknown;
+            where scores are published means also `SD` and `N_RATINGS` (float64, NaN = the score is a rating).
         preferences: Columns `PREFERENCE_COLUMNS`, or None.
         fingerprints: Pair id -> SHA-256 of the encoded audio of each context turn, then of the response.
     """
@@ -211,7 +212,7 @@ class PairDataset:
         with system_errors(root, "read"):
             card = _read_card(root)
             pairs, fingerprints = _load_pairs(root)
-            ratings = read_parquet(root / RATINGS_FILE, RATINGS_SCHEMA, (SECONDS,)).to_pandas()
+            ratings = read_parquet(root / RATINGS_FILE, RATINGS_SCHEMA, OPTIONAL_COLUMNS).to_pandas()
             compared = (root / PREFERENCES_FILE).exists()
             preferences = read_parquet(root / PREFERENCES_FILE, PREFERENCES_SCHEMA).to_pandas() if compared else None
         ids = [pair.pair_id for pair in pairs]

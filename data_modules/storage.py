@@ -15,7 +15,7 @@ from ..audio.stored_clips import CONTEXT, RESPONSE, StoredFile
 from ..core.errors import DataError, Locate, bad_value, counted, place
 from ..core.files import DataPath, RemotePath, path_version
 from ..core.parquet import leaf_names, open_parquet, parquet_errors
-from .ratings import A_NAME, NAME, PREFERENCE_COLUMNS, RATING_COLUMNS, SECONDS, is_name
+from .ratings import A_NAME, NAME, OPTIONAL_COLUMNS, PREFERENCE_COLUMNS, RATING_COLUMNS, is_name
 from .steps import as_written
 
 if TYPE_CHECKING:
@@ -53,9 +53,12 @@ TEXTS = ("pair_id", "group_id", *NAME_COLUMNS, *TEXT_COLUMNS, TAGS)
 Tags = tuple[tuple[str, str], ...]
 """Name and value of each tag, sorted."""
 SPLITS_SCHEMA = pa.schema([("pair_id", pa.string()), ("split", pa.string())])
-# `seconds` is optional: it stands only where times are known.
+# The last ones are optional: they stand only where something is known.
 RATINGS_SCHEMA = pa.schema(
-    [*((c, pa.float64() if c == "score" else pa.string()) for c in RATING_COLUMNS), (SECONDS, pa.float64())]
+    [
+        *((c, pa.float64() if c == "score" else pa.string()) for c in RATING_COLUMNS),
+        *((c, pa.float64()) for c in OPTIONAL_COLUMNS),
+    ]
 )
 PREFERENCES_SCHEMA = pa.schema([(c, pa.float64() if c == "strength" else pa.string()) for c in PREFERENCE_COLUMNS])
 
@@ -66,9 +69,9 @@ _SHARD_NAME = re.compile(r"part-\d{5}\.parquet")
 
 
 def ratings_schema(ratings: pd.DataFrame) -> pa.Schema:
-    """How checked ratings are stored: without `SECONDS` where no time is known."""
-    timed = SECONDS in ratings and ratings[SECONDS].notna().to_numpy(bool).any()
-    return RATINGS_SCHEMA if timed else pa.schema([RATINGS_SCHEMA.field(name) for name in RATING_COLUMNS])
+    """How checked ratings are stored: without the `OPTIONAL_COLUMNS` of which nothing is known."""
+    known = [name for name in OPTIONAL_COLUMNS if name in ratings and ratings[name].notna().to_numpy(bool).any()]
+    return pa.schema([RATINGS_SCHEMA.field(name) for name in (*RATING_COLUMNS, *known)])
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from ..core.parquet import parquet_errors
 from .class_labels import described_columns, name_labels
 from .embedded_tables import EmbeddingTable, parquet_tables
 from .excel import read_sheet
-from .ratings import A_NAME, LARGEST, SECONDS, Dimension, is_name, is_text
+from .ratings import A_NAME, LARGEST, OF_MEANS, SECONDS, Dimension, is_name, is_text
 
 LONGEST_CELL = 1 << 24
 """Characters of a CSV cell; the default of the module csv is 131,072."""
@@ -326,7 +326,7 @@ class TableMapping:
     """How columns of somebody else's tables become ours."""
 
     columns: Mapping[str, str]  # our column name -> that in the table of pairs, where they differ
-    # the same for the table of ratings (`pair_id`, `rater_id`, `dimension`, `score`, `seconds`)
+    # the same for the table of ratings (`pair_id`, `rater_id`, `dimension`, `score`, `seconds`, `mean`, `sd`, `n`)
     rating_columns: Mapping[str, str]
     dimensions: Sequence[Dimension]  # the scales
     scores: Sequence[str] = ()  # columns of the ratings that hold scores, as patterns; none = see from the header
@@ -352,9 +352,10 @@ def full_mapping(
     absent = [our for our in (*given, *required) if our not in mapping]
     if absent:
         raise missing_columns(table, {our: given.get(our) for our in absent}, option)
+    strict = {*ours} - {*mapping, SECONDS, *OF_MEANS}
     for their in table.columns:
         our = their.strip().casefold()
-        if their != our and our in ours and our not in mapping and their not in given.values() and our != SECONDS:
+        if their != our and our in strict and their not in given.values():
             ways = f"{our!r}, a mapping {option} {shown(f'{our}={their}')}, or another name"
             raise DataError(f"{table.path}: column {shown(their)}; expected {ways}")
     return mapping

@@ -77,7 +77,7 @@ def write_dataset(
             ``context_audio`` for its context. Audio is a path relative to `folder` (str) or encoded bytes.
             ``context_audio`` is one clip (role ``user``), a list of ``{"role", "audio"}``, or None; ``tags`` is a
             mapping. None or NaN = absent.
-        ratings: Columns `RATING_COLUMNS`, and `SECONDS` where times are known.
+        ratings: Columns `RATING_COLUMNS`, and those of `OPTIONAL_COLUMNS` of which something is known.
         preferences: Columns `PREFERENCE_COLUMNS`.
 
     Returns:

@@ -95,7 +95,7 @@ def dimension_report(
     return DimensionReport(
         scale=Scale(minimum=scale[0], maximum=scale[1], higher_is_better=dimension.higher_is_better),
         n_groups=judged.panel.draws.n_groups,
-        n_raters=len(panel.table.rater_ids),
+        n_raters=panel.table.n_raters,
         n_ratings=len(panel.table.scores),
         coverage=_coverage(dimension, judged, items),
         ceiling=Ceiling.of(panel.reliability),

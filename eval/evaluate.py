@@ -17,6 +17,7 @@ from ..core.errors import DataError, UserError, counted, shown
 from ..core.version import __version__
 from ..data_modules.audit import COLUMNS, known_columns, read_column, tag_columns
 from ..data_modules.folds import group_of
+from ..data_modules.ratings import raters_of
 from ..data_modules.schema import Dimension, Pair, PairDataset
 from ..scoring.score_table import ABSTAINED, DISTRIBUTION, WINDOWS, levels_text
 from .checks import DEFAULT_CHECKS, Check, choose
@@ -342,7 +343,7 @@ def _items(
         "dimension": dimension,
         **{name: [read_column(pair, name) for pair in part.pairs] for name in names},
         "human_mean": part.mean_scores()[dimension].to_numpy(),
-        "n_raters": rated["pair_id"].value_counts().reindex(pair_ids, fill_value=0).to_numpy(),
+        "n_raters": raters_of(rated, pair_ids),
         "score": rows["score"].to_numpy(np.float64),
         "uncertainty": rows["uncertainty"].to_numpy(np.float64),
         "status": rows["status"].to_numpy(),

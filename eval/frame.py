@@ -30,7 +30,7 @@ from ..data_modules.layouts import (
     with_numbers,
 )
 from ..data_modules.rating_words import unknown_words
-from ..data_modules.ratings import A_NAME, LARGEST, RatingTable, is_name
+from ..data_modules.ratings import A_NAME, LARGEST, N_RATINGS, SD, RatingTable, is_name
 from ..data_modules.schema import PairDataset
 from ..data_modules.steps import same_scores
 from ..data_modules.tables import SourceTable, TableRow, plain_text
@@ -40,7 +40,8 @@ from .statistics.reliability import Reliability, affordable_draws, measure
 
 COLUMNS = ("dataset", "dimension", "pair_id", "rater_id", "is_judge", "score", "group_id", "system_id", "cluster")
 """Columns of a long frame: ``score`` in rating points (NaN = missing); ``dataset`` and ``system_id`` are None where
-there is none; ``cluster`` is the unit that intervals draw, and permutations exchange, as a whole."""
+there is none; ``cluster`` is the unit that intervals draw, and permutations exchange, as a whole. Where a dataset has
+published means, `SD` and `N_RATINGS` follow."""
 
 TABLE_COLUMNS = ("item", "annotator", "dimension", "score", "dataset", "group", "system")
 """Columns of a table; see `layouts` for which have to be there."""
@@ -129,8 +130,9 @@ class Frame:
         # Judges come first: their rows are in the order of the pairs, and items take the order of the rows
         parts = [table.assign(rater_id=judge, is_judge=True) for judge, table in scores.items()]
         parts.append(dataset.ratings.assign(is_judge=False))
-        columns = ["dimension", "pair_id", "rater_id", "is_judge", "score"]
-        rows = pd.concat([part[columns] for part in parts], ignore_index=True)
+        of_means = [name for name in (SD, N_RATINGS) if name in dataset.ratings]
+        columns = ["dimension", "pair_id", "rater_id", "is_judge", "score", *of_means]
+        rows = pd.concat([part.reindex(columns=columns) for part in parts], ignore_index=True)
         pairs = pd.DataFrame(
             [(group_of(pair), pair.system_id, clusters[pair.pair_id]) for pair in dataset.pairs],
             index=[pair.pair_id for pair in dataset.pairs],
@@ -143,7 +145,7 @@ class Frame:
             .assign(dataset=None)
         )
         _check_spread(rows, dataset.card.name)
-        return cls(rows[list(COLUMNS)], dataset.card.name)
+        return cls(rows[[*COLUMNS, *of_means]], dataset.card.name)
 
     @property
     def annotators(self) -> tuple[str, ...]:

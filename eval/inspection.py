@@ -15,7 +15,7 @@ import pandas as pd
 
 from ..core.files import DataPath
 from ..data_modules.importers.assemble import SKIPPED_FILE
-from ..data_modules.ratings import Dimension
+from ..data_modules.ratings import Dimension, raters_of
 from ..data_modules.schema import PairDataset
 from .report.base import Count, Part
 from .report.people import PeopleReport
@@ -169,20 +169,23 @@ def _rating_facts(
     # Scores may be off the scale by rounding (float32); they belong to the bin at its end.
     scores = np.clip(ratings["score"].to_numpy(np.float64), edges[0], edges[-1])
     raters, rater_ids = pd.factorize(ratings["rater_id"], sort=True)
-    raters_of_pair = Counter(ratings["pair_id"])
-    pairs = Counter(raters_of_pair[pair_id] for pair_id in groups)
+    pairs = Counter(raters_of(ratings, [*groups]).tolist())
 
     def binned(own: np.ndarray) -> tuple[int, ...]:
         return tuple(np.histogram(own, edges)[0].tolist())
 
     table, draws = rated_items(ratings, dimension.name, groups, RESAMPLES, seed=0)
     panel = measure(table, draws, seed=0)
+    of_raters = rater_report(table, draws, panel.leave_one_rater_out, panel.raters, dimension) if table.n_raters else ()
     facts = RatingFacts(
         scores=Histogram(edges=tuple(edges.tolist()), counts=binned(scores)),
-        scores_by_rater={str(rater): binned(scores[raters == number]) for number, rater in enumerate(rater_ids)},
+        scores_by_rater={
+            str(rater): binned(scores[raters == number])
+            for number, rater in enumerate(rater_ids if table.n_raters else ())
+        },
         pairs_by_raters=dict(sorted(pairs.items())),
         disputed=most_disputed(ratings),
-        raters=tuple(rater_report(table, draws, panel.leave_one_rater_out, panel.raters, dimension)),
+        raters=tuple(of_raters),
     )
     return facts, PeopleReport.measured(table, draws, panel, seed=0)
 

@@ -91,7 +91,8 @@ def judge_report(judged: Judged, scale: tuple[float, float], higher_is_better: b
     )
 
 
-_UNDECIDED = ("undefined", "not_told_apart_from_one_rater", "too_few_items_to_tell")  # neither good nor a warning
+# neither good nor a warning
+_UNDECIDED = ("undefined", "not_told_apart_from_one_rater", "too_few_items_to_tell", "no_rater_can_be_compared")
 
 
 def verdict(

@@ -147,7 +147,7 @@ def _ratings(found: Inspection, dimension: str, panel: PeopleReport) -> dict[str
         "raters per pair": spread,
         "leave-one-out human agreement (Spearman)": ranged(panel.spearman),
         "noise ceiling of the panel mean": ranged(panel.panel_mean),
-        "reliability of the panel mean (split-half)": ranged(panel.panel_reliability),
+        "reliability of the panel mean": ranged(panel.panel_reliability),
         **{form: ranged(panel.icc[form]) for form in FORMS},
         **{f"Krippendorff's alpha ({distance})": ranged(panel.alpha[distance]) for distance in DISTANCES},
     }

@@ -140,7 +140,7 @@ def fit(
         seed: Seed of the division into folds.
         may_omit: Block 0 gets no weight where that does better on groups left out, and all but block 1 get none where
             that does better by `ERRORS` standard errors: of ten speakers, a smaller lead was chance
-            (`benchmarks/results/blocks.md`). A kernel cannot learn by itself that a block says nothing: all its
+            (`benchmarks/results/real_ear.md`). A kernel cannot learn by itself that a block says nothing: all its
             features enter the distance.
         may_rank: Ranks among the ratings of the sample, with the mean and deviation of these, replace the ratings of
             all dimensions if predictions for groups left out then agree better by `MIN_GAIN`.

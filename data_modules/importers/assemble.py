@@ -60,7 +60,7 @@ class Imported:
         pairs: Rows with columns of ``pairs.parquet``. ``response_audio`` is a `ClipCell`, ``context_audio`` a list of
             ``{"role": str, "audio": ClipCell}``. ``group_id`` None or absent = pairs with the same context audio and
             situation are one group, and those that have neither are with those of the same response.
-        ratings: Columns `RATING_COLUMNS`, and `SECONDS` where times are known; None = nobody gave scores.
+        ratings: Columns `RATING_COLUMNS`, and some of `OPTIONAL_COLUMNS`; None = nobody gave scores.
         preferences: Columns `PREFERENCE_COLUMNS`; None = nobody compared pairs.
         skipped: Pairs of the source that `pairs` leaves out.
     """

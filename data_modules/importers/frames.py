@@ -22,7 +22,7 @@ from ...audio.samples import clip_of, decoded
 from ...audio.stored_clips import CONTEXT, RESPONSE, StoredClip
 from ...core.errors import AudioError, DataError, UserError, names_shown, shown
 from ...core.spellings import spelling_hint
-from ..ratings import SECONDS, Dimension, parse_dimension
+from ..ratings import MEAN, N_RATINGS, SD, SECONDS, Dimension, parse_dimension
 from ..schema import Pair, PairDataset
 from ..storage import NAME_COLUMNS, TAGS, TEXT_COLUMNS
 from ..tables import SourceTable, TableMapping, check_header
@@ -162,6 +162,7 @@ def dataset_to_hugging_face(dataset: PairDataset) -> Dataset:
 
     Raises:
         AudioError: If a clip cannot be read.
+        DataError: If some dimensions have ratings and others published means.
     """
     import datasets  # takes a second
     from datasets.table import InMemoryTable
@@ -174,8 +175,15 @@ def dataset_to_hugging_face(dataset: PairDataset) -> Dataset:
     tags = [TAGS] if any(pair.tags for pair in dataset.pairs) else []
     text, audio, number = datasets.Value("string"), datasets.Audio(), datasets.Value("float64")
     single = all(len(pair.context) <= 1 and all(turn.role == "user" for turn in pair.context) for pair in dataset.pairs)
-    rating = {"rater_id": text, "dimension": text, "score": number}
-    rating |= {SECONDS: number} if SECONDS in dataset.ratings else {}
+    rated = dataset.ratings
+    if SD in rated.columns:
+        if rated[SD].isna().to_numpy().any():
+            raise DataError(f"{dataset.root}: has published means and ratings; expected only one of these")
+        rated = rated.rename(columns={"score": MEAN})
+        rating = {"dimension": text, MEAN: number, SD: number, N_RATINGS: number}
+    else:
+        rating = {"rater_id": text, "dimension": text, "score": number}
+        rating |= {SECONDS: number} if SECONDS in rated else {}
     features = datasets.Features(
         {
             "pair_id": text,
@@ -189,7 +197,7 @@ def dataset_to_hugging_face(dataset: PairDataset) -> Dataset:
     )
     ratings: dict[str, list[dict[str, Any]]] = {pair.pair_id: [] for pair in dataset.pairs}
     # NaN (a time that is not known) becomes null
-    columns = dataset.ratings[["pair_id", *rating]].astype(object)
+    columns = rated[["pair_id", *rating]].astype(object)
     for pair_id, *values in columns.where(columns.notna(), None).itertuples(index=False, name=None):
         ratings[pair_id].append(dict(zip(rating, values, strict=True)))
 

@@ -15,8 +15,10 @@ Ratings, by the header:
     - long: ``pair_id, rater_id, dimension, score``; with one dimension its column may be left out;
     - ``pair_id, rater_id`` and one column per dimension: a row holds what one rater gave one pair;
     - ``pair_id`` and columns ``DIMENSION:RATER``;
+    - ``pair_id, mean, sd, n``, with ``dimension`` where there are several: the mean of n ratings and their standard
+      deviation (over n - 1), where no more was published. Such a dimension has a scale without steps;
     - ``pair_id`` and one column per rater, or ``rater_id`` and one column per pair, for one dimension. Only with
-      --scores and the names of these columns, such as 'R*': a column such as ``mean`` would pass for a rater.
+      --scores and the names of these columns, such as 'R*': a column such as ``duration`` would pass for a rater.
 
     All may also stand in the table of pairs. In the first two layouts a row then holds a pair and what one rater gave
     it: the pair stands in a row for each rater, and all its rows say the same about it. Without a column ``pair_id``
@@ -51,7 +53,18 @@ from ...core.errors import DataError, UserError, counted, shown
 from ...core.numerals import to_number
 from ..layouts import Cell, Names, column_names, read_rating_tables, score_cells, score_columns, with_numbers
 from ..rating_words import parse_choices, unknown_words
-from ..ratings import RATING_COLUMNS, SECONDS, check_ratings, parse_dimension
+from ..ratings import (
+    MEAN,
+    N_RATINGS,
+    OF_MEANS,
+    OPTIONAL_COLUMNS,
+    PANEL,
+    RATING_COLUMNS,
+    SD,
+    SECONDS,
+    check_ratings,
+    parse_dimension,
+)
 from ..schema import DatasetCard
 from ..storage import PAIR_COLUMNS, TAG_PREFIX, TAGS
 from ..tables import SourceTable, TableMapping, full_mapping, parse_mapping, plain_text, read_table
@@ -66,7 +79,7 @@ if TYPE_CHECKING:
     import pandas as pd  # takes 0.2 s: not for the help of the importers
 
 EXAMPLE = "table pairs.csv --ratings ratings.csv --dimension vocal_empathy=1:5:1 --out data"
-NAMES = Names("pair_id", "rater_id", "--rating-column", (SECONDS,))
+NAMES = Names("pair_id", "rater_id", "--rating-column", (SECONDS, *OF_MEANS))
 """What columns of ratings are called here."""
 
 
@@ -207,9 +220,9 @@ def _ratings(
 
     dimensions = [dimension.name for dimension in mapping.dimensions]
     cells: list[Cell] = []
-    times: list[Any] = []
+    more: list[tuple[Any, ...]] = []  # cells of `OPTIONAL_COLUMNS`
     used: set[str] = set()
-    is_timed = False
+    known: set[str] = set()
     for table in tables:
         names = column_names(table, given, NAMES)
         columns = score_columns(table, names, NAMES, dimensions, mapping.scores, taken)
@@ -224,26 +237,28 @@ def _ratings(
         seconds = given.get(SECONDS, SECONDS if is_named else None)
         found = list(score_cells(table, names, columns, mapping.choices))
         cells += found
-        times += [to_number(table.rows[cell.position].get(seconds or "")) for cell in found]
-        is_timed |= seconds is not None
+        optional = {SECONDS: seconds}
+        if columns[0].annotator == PANEL and columns[0].name == names.get(MEAN):
+            optional |= {SD: names[SD], N_RATINGS: names[N_RATINGS]}
+        theirs = [optional.get(name) or "" for name in OPTIONAL_COLUMNS]
+        more += [tuple(to_number(table.rows[cell.position].get(name)) for name in theirs) for cell in found]
+        known |= {name for name, their in optional.items() if their is not None}
         parts = ["pair_id", *(["rater_id"] if of_row else [])]
         parts += ["dimension"] if any(column.dimension is None for column in columns) else []
         used |= {names[part] for part in parts if part in names} | {column.name for column in columns}
-        used |= set() if seconds is None else {seconds}
+        used |= {their for their in optional.values() if their is not None}
     scales = {dimension.name: dimension for dimension in mapping.dimensions}
-    both = [(cell, time) for cell, time in zip(with_numbers(cells, scales), times, strict=True) if not _is_nan(cell)]
+    both = [(cell, rest) for cell, rest in zip(with_numbers(cells, scales), more, strict=True) if not _is_nan(cell)]
     n_without = len(cells) - len(both)
     if not both:
         reason = f": {counted(n_without, 'row')} with no score" if n_without else ""
         raise DataError(f"{tables[0].path}: the table holds no ratings{reason}")
     frame = pd.DataFrame(
-        [(cell.item, cell.annotator, cell.dimension, cell.score, time) for cell, time in both],
-        columns=pd.Index((*RATING_COLUMNS, SECONDS)),
+        [(cell.item, cell.annotator, cell.dimension, cell.score, *rest) for cell, rest in both],
+        columns=pd.Index((*RATING_COLUMNS, *OPTIONAL_COLUMNS)),
         dtype=object,
-    )
+    ).drop(columns=[name for name in OPTIONAL_COLUMNS if name not in known])
     words = [cell.score for cell, _ in both if isinstance(cell.score, str)]
-    if not is_timed:
-        del frame[SECONDS]
 
     def locate(number: int, name: str) -> str:
         cell = both[number][0]

@@ -138,14 +138,15 @@ def _rating_charts(dimension: Dimension, mean: float, facts: RatingFacts) -> dic
          rater.mean, rater.sd)
         for rater in sorted(shown, key=lambda rater: (rater.mean, rater.rater_id))
     ]  # fmt: skip
-    (lowest, _, low_mean, _), (highest, _, high_mean, _) = rows[0], rows[-1]
-    alt = (
-        f"Ratings of {name} by rater, from {lowest} with the lowest mean, {low_mean:.2f}, to {highest} with the highest"
-    )
+    strips = ""
+    if rows:  # no rater is known of published means
+        (lowest, _, low_mean, _), (highest, _, high_mean, _) = rows[0], rows[-1]
+        ends = f"from {lowest} with the lowest mean, {low_mean:.2f}, to {highest} with the highest, {high_mean:.2f}"
+        strips = charts.rater_strips(rows, edges, mean, f"Ratings of {name} by rater, {ends}", ticks=ticks)
     return {
         "histogram": charts.histogram(edges, counts, "rating", f"Ratings of {name}. {shares}", ticks=ticks),
         "coverage": _coverage(name, facts.pairs_by_raters),
-        "strips": charts.rater_strips(rows, edges, mean, f"{alt}, {high_mean:.2f}", ticks=ticks),
+        "strips": strips,
         "n_strips": len(rows),
     }
 

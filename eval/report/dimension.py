@@ -221,9 +221,9 @@ class DatasetPart(Part):
     n_groups: Count
     """Clusters of the items."""
     n_raters: Count
-    """Raters of the items."""
+    """Raters of the items; 0 where only means are published."""
     n_ratings: Count
-    """Ratings of the items."""
+    """Ratings of the items; a published mean counts once."""
     coverage: Coverage
     """How many pairs count."""
     ceiling: Ceiling

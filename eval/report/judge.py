@@ -136,6 +136,7 @@ Tone = Literal["good", "warn", "none"]
 VerdictKind = Literal[
     "no_scores", "constant", "undefined", "against", "beyond_possible", "better_than_one_rater",
     "not_told_apart_from_one_rater", "worse_than_one_rater", "too_few_items_to_tell",
+    "no_rater_can_be_compared",
 ]  # fmt: skip
 
 

@@ -67,7 +67,7 @@ class PeopleReport(Ceiling):
     n_groups: Count
     """Groups of these."""
     n_raters: Count
-    """People."""
+    """People; 0 where only means are published."""
     n_ratings: Count
     """Ratings."""
     resamples: Count
@@ -88,7 +88,7 @@ class PeopleReport(Ceiling):
             panel,
             n_items=table.n_items,
             n_groups=draws.n_groups,
-            n_raters=len(table.rater_ids),
+            n_raters=table.n_raters,
             n_ratings=len(table.scores),
             resamples=draws.resamples,
             split_half_by_item=split_half(table, draws, seed, by_item=True),

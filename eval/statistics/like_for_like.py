@@ -47,8 +47,9 @@ MIN_RATERS = 2
 """Fewest raters for an interval: one rater does not show how much raters differ."""
 
 Verdict = Literal[
-    "better than one rater", "not told apart from one rater", "worse than one rater", "too few items to tell"
-]
+    "better than one rater", "not told apart from one rater", "worse than one rater", "too few items to tell",
+    "no rater can be compared",
+]  # fmt: skip
 
 AS_GOOD_AS_TRUE_SCORES = "agrees with people as well as the true scores would"
 
@@ -74,6 +75,7 @@ class HeldOut:
     items: np.ndarray  # the items that count, rising; positions in the table. Empty where dimensions are pooled.
     n_items: int  # their number; of pooled dimensions together
     one_over_others: float  # mean over the compared ratings of 1 / the number of other raters
+    n_shared: int  # scored items with two raters or more, whether these can be compared or not
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,9 @@ def held_out(score: np.ndarray, table: RatingTable, resamples: Resamples) -> Hel
     for rater_id, rated in zip(table.rater_ids, table.by_rater(), strict=True):
         shared = rated[usable[rated]]
         items = table.items[shared]
+        if table.squared_errors is not None:
+            left_out[rater_id] = "only means of the ratings are known"
+            continue
         if len(shared) < MIN_RATER_ITEMS:
             left_out[rater_id] = (
                 f"shares {counted(len(shared), 'item')} with other raters, at least {MIN_RATER_ITEMS} needed"
@@ -158,7 +163,8 @@ def held_out(score: np.ndarray, table: RatingTable, resamples: Resamples) -> Hel
     rated = table.items[np.concatenate(used)] if used else np.empty(0, dtype=np.intp)
     one_over_others = float((1 / (table.counts[rated] - 1)).mean()) if used else math.nan
     items = np.unique(rated)
-    return HeldOut(tuple(raters), judge, rater, weights, left_out, items, len(items), one_over_others)
+    n_shared = len(np.unique(table.items[usable]))
+    return HeldOut(tuple(raters), judge, rater, weights, left_out, items, len(items), one_over_others, n_shared)
 
 
 def halvings(resamples: Resamples) -> np.ndarray:
@@ -175,6 +181,7 @@ def pooled(dimensions: Sequence[HeldOut]) -> HeldOut:
     Args:
         dimensions: Results of one judge, from draws over the same groups. Those without a rater do not count.
     """
+    n_shared = sum(dimension.n_shared for dimension in dimensions)
     dimensions = [dimension for dimension in dimensions if dimension.raters]
     names = tuple(dict.fromkeys(name for dimension in dimensions for name in dimension.raters))
     shape = (len(names), dimensions[0].judge.shape[1] if dimensions else 1)
@@ -193,7 +200,7 @@ def pooled(dimensions: Sequence[HeldOut]) -> HeldOut:
     left_out = {name: why for dimension in dimensions for name, why in dimension.left_out.items() if name not in names}
     mean = float(np.mean([dimension.one_over_others for dimension in dimensions])) if dimensions else math.nan
     n_items = sum(dimension.n_items for dimension in dimensions)
-    return HeldOut(names, judge, rater, weights, left_out, np.empty(0, dtype=np.int64), n_items, mean)
+    return HeldOut(names, judge, rater, weights, left_out, np.empty(0, dtype=np.int64), n_items, mean, n_shared)
 
 
 def compared(found: HeldOut, resamples: Resamples, n: int | None = None) -> LikeForLike:
@@ -209,6 +216,7 @@ def compared(found: HeldOut, resamples: Resamples, n: int | None = None) -> Like
     verdict: Verdict = "too few items to tell"
     if not found.raters:
         reasons = "; ".join(dict.fromkeys(found.left_out.values())) or "there are no ratings"
+        verdict = verdict if found.n_shared else "no rater can be compared"
         undefined = Statistic(None, n=counted, reason=f"no rater can be compared: {reasons}")
         return LikeForLike(
             undefined, undefined, undefined, undefined, undefined, None, verdict, 0, 0, groups, found.left_out

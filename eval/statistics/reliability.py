@@ -5,7 +5,8 @@ Two ceilings, both for Spearman's correlation:
 - **leave one rater out**: each rater against the mean of the other raters. This is what one person reaches; a judge can
   exceed it, because a judge need not have one person's noise.
 - **panel mean**: what a judge that knew the true scores could expect to reach against these means. The formula is for
-  Pearson's correlation; applied to ranks it is an approximation.
+  Pearson's correlation; applied to ranks it is an approximation. Of published means without raters it is the only one:
+  it follows from their standard deviations (`of_published_means`).
 
 The section "Raters" in docs/reference/statistics.md says how they are computed and how accurate the second one is in
 simulated panels. The Spearman-Brown formula (Horst, 1951) steps up to the numbers of ratings that the items really
@@ -94,7 +95,10 @@ def measure(table: RatingTable, resamples: Resamples, seed: int) -> Reliability:
     # The rater is not in the mean that they are compared with, or they would agree with themselves
     single, raters = leave_one_rater_out(table, resamples)
     halves = split_half(table, resamples, seed, by_item=False)
-    reliability = _stepped_up(halves, table.counts)
+    if table.squared_errors is None:
+        reliability = _stepped_up(halves, table.counts)
+    else:
+        reliability = of_published_means(table, resamples)
     panel = _transformed(reliability, np.sqrt)
     alpha = krippendorff_alpha(table, "interval", resamples)
     return Reliability(single, panel, halves, reliability, alpha, raters)
@@ -231,6 +235,30 @@ def _stepped_up(half: Statistic, counts: np.ndarray) -> Statistic:
         return 1 / (1 + noise * c)
 
     return _transformed(half, whole)
+
+
+def of_published_means(table: RatingTable, resamples: Resamples) -> Statistic:
+    """Reliability of means of which n and the standard deviation are known: 1 - the mean of their squared standard
+    errors SD^2 / n over their variance.
+
+    With as many ratings of each item this is ICC(1,k) (Shrout and Fleiss, 1979); with different numbers, the separation
+    reliability of Wright and Masters (1982). Raters are not known, so that their severity counts as noise: where the
+    same people rated all items, the true reliability is higher. Undefined, with the reason, with fewer than `MIN_ITEMS`
+    items and where the means vary no more than their errors.
+    """
+    assert table.squared_errors is not None
+    errors = np.empty(table.n_items)
+    errors[table.items] = table.squared_errors
+
+    def reliability(errors: np.ndarray, means: np.ndarray) -> float:
+        variance = means.var(ddof=1) if len(means) >= MIN_ITEMS else 0.0
+        return max(0.0, 1 - errors.mean() / variance) if variance > 0 else math.nan
+
+    undefined = f"fewer than {MIN_ITEMS} items, or all means are equal"
+    found = estimate(reliability, errors, table.means, resamples=resamples, undefined=undefined)
+    if found.value == 0:
+        return Statistic(None, n=found.n, reason="the published means vary no more than their standard errors")
+    return found
 
 
 def _transformed(old: Statistic, rising: Callable[[Any], Any]) -> Statistic:

@@ -209,7 +209,7 @@ def test_one_person_has_no_ceiling(tmp_path):
     assert judged.like_for_like.ratio.reason == (
         "no rater can be compared: shares 0 items with other raters, at least 10 needed"
     )
-    assert judged.verdict.kind == "too_few_items_to_tell"
+    assert judged.verdict.kind == "no_rater_can_be_compared"
 
 
 # ---------------------------------------------------------------- the table

@@ -23,7 +23,7 @@ from empathy_judge.eval.pages.report import render_page
 from empathy_judge.eval.report.dataset import Report
 from scipy.stats import kendalltau, pearsonr, spearmanr
 
-from .conftest import AnyJudge, assert_near, sure_judge
+from .conftest import AnyJudge, Page, assert_near, sure_judge
 from .statistics.conftest import reliability
 
 DEFINED = ("spearman", "pearson", "kendall", "ccc", "mae", "rmse", "bias")
@@ -166,6 +166,28 @@ def test_a_dimension_without_any_score_is_undefined_beside_one_with_scores(make_
     assert report.slices["setting"]["tone_variant"]["warmth"].n_items == 0
     assert report.checks["silent"]["warmth"].n == 0
     json.dumps(report.as_json(), allow_nan=False)
+
+
+def test_published_means_have_a_ceiling_and_nobody_to_compare_with(make_dataset, make_tone_judge):
+    dataset = make_dataset(noise=1.0)
+    by_pair = dataset.ratings.groupby(["pair_id", "dimension"], sort=False)["score"]
+    means = by_pair.agg(score="mean", sd="std", n="count").reset_index().assign(rater_id="panel")
+    judge = make_tone_judge(noise=0.5)
+    report, items = evaluate(judge, replace(dataset, ratings=means), resamples=200)
+    own, known = report.dimensions["empathy"], evaluate(judge, dataset, resamples=200)[0].dimensions["empathy"]
+    assert own.spearman == known.spearman
+    assert own.ceiling.panel_mean.value == pytest.approx(known.ceiling.panel_mean.value, abs=0.02)
+    assert own.ceiling.panel_mean.low < own.ceiling.panel_mean.value < own.ceiling.panel_mean.high
+    share = own.spearman.value / own.ceiling.panel_mean.value
+    assert own.share_of_panel_ceiling.value == pytest.approx(share)
+    assert (own.verdict.kind, own.verdict.tone) == ("no_rater_can_be_compared", "none")
+    assert own.verdict.text.startswith("No rater can be compared: only means of the ratings are known. Spearman with")
+    assert f"{100 * share:.0f} % of the noise ceiling" in own.verdict.text
+    assert (own.n_raters, set(items["n_raters"])) == (0, {4})
+    json.dumps(report.as_json(), allow_nan=False)
+    page = Page(render_page(report, items, replace(dataset, ratings=means)))
+    assert "60 items in 15 groups, published means" in page.text
+    assert "one by one" not in page.text
 
 
 def test_slices_and_systems(make_dataset, make_tone_judge):

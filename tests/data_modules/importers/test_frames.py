@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
@@ -174,6 +175,24 @@ def test_a_hugging_face_dataset_is_imported_as_the_same(frames, stored, simple, 
     embedded = assemble(hugging_face.read(tmp_path / "hf", options), tmp_path / "embedded", embed_audio=True)
     part = dataset_to_hugging_face(embedded.subset("train"))
     assert (part["pair_id"][:], part["ratings"][0]) == (["000-0", "000-1"], made["ratings"][0])
+
+
+def test_published_means_come_back_from_a_hugging_face_dataset(frames, tmp_path):
+    pairs, ratings = frames
+    means = pd.DataFrame(
+        {"pair_id": pairs["pair_id"], "mean": [3.25, 2, 4.5, 1], "sd": [0.5, 1, 0.7, 0], "n": [4, 3, 2, 9]}
+    )
+    whole = dataset_from_frames(pairs, means, dimensions=["mos=1:5"])
+    dataset_to_hugging_face(whole).save_to_disk(str(tmp_path / "hf"))
+    back = assemble(
+        hugging_face.read(tmp_path / "hf", parsed(hugging_face, ["--dimension", "mos=1:5"])), tmp_path / "back"
+    )
+    assert back.card.content_hash == whole.card.content_hash
+    pd.testing.assert_frame_equal(back.ratings, whole.ratings)
+    both = dataset_from_frames(pairs, means, dimensions=["mos=1:5"])
+    mixed = pd.concat([both.ratings, ratings.assign(score=3.0)], ignore_index=True)
+    with pytest.raises(DataError, match="has published means and ratings; expected only one of these"):
+        dataset_to_hugging_face(replace(both, ratings=mixed))
 
 
 def test_whole_numbers_beside_an_empty_cell_are_ids(frames):

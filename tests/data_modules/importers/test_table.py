@@ -61,6 +61,57 @@ class TestWhatIsImported:
         message = "column 'seconds' cannot be seconds, because a row holds the ratings of several raters"
         source.refuses(message, rating_columns={"seconds": "seconds"}, overwrite=True)
 
+    def test_published_means(self, source):
+        """Of each pair a mean, the standard deviation and the number of its ratings; nobody is named."""
+        figures = [(3.25, 0.5, 4), (2.0, 1.0, 3), (4.5, 0.71, 2), (1.0, 0.0, 12)]
+        for row, (mean, sd, n) in zip(source.pairs, figures, strict=True):
+            row |= {"mean": mean, "sd": sd, "n": n, "price": 7}
+        scale = Dimension("empathy", 1, 5)
+        beside = source.load(source.table("pairs.csv", source.pairs), None, dimensions=[scale])
+        found = beside.ratings[["rater_id", "score", "sd", "n"]]
+        assert list(found.itertuples(index=False, name=None)) == [("panel", *row) for row in figures]
+        assert beside.card.description == "Columns not imported: price."
+        source.ratings = [
+            {"pair_id": row["pair_id"], "dimension": "empathy", "MOS": row["mean"], "Std": row["sd"], "votes": row["n"]}
+            for row in source.pairs
+        ]
+        names = {"mean": "MOS", "sd": "Std", "n": "votes"}
+        apart = source.load(dimensions=[scale, WARMTH], rating_columns=names, overwrite=True)
+        assert apart.ratings[["score", "sd", "n"]].equals(beside.ratings[["score", "sd", "n"]])
+        message = r"no column .*; or, of published means, --rating-column mean=COLUMN sd=COLUMN n=COLUMN$"
+        source.refuses(message, dimensions=[scale], overwrite=True)
+        before = apart.card.content_hash
+        source.ratings[0]["Std"] = 0.6
+        changed = source.load(dimensions=[scale, WARMTH], rating_columns=names, overwrite=True)
+        assert changed.card.content_hash != before
+
+    @pytest.mark.parametrize(
+        ("column", "value", "message"),
+        [
+            ("sd", "", r"row 2 \(line 3\), column 'sd': value .*; expected for empathy: sd and n in every row"),
+            ("sd", 2.5, r"column 'sd': value 2\.5; expected less: no ratings from 1 to 5 differ so much"),
+            ("n", 1, r"column 'n': value 1; expected the number of ratings, at least 2"),
+            ("n", 2.5, r"column 'n': value 2\.5; expected a whole number of ratings"),
+            ("pair_id", "000-0", r"column 'pair_id': value '000-0'; expected one mean of empathy for each pair"),
+            (None, EMPATHY, r"empathy is 1 to 5 in steps of 1; expected empathy=1:5, since means lie between steps"),
+        ],
+    )
+    def test_means_that_cannot_be(self, source, column, value, message):
+        source.ratings = [{"pair_id": row["pair_id"], "mean": 3, "sd": 1, "n": 5} for row in source.pairs]
+        if column is not None:
+            source.ratings[1][column] = value
+        source.refuses(message, dimensions=[value if column is None else Dimension("empathy", 1, 5)])
+
+    def test_ratings_go_before_means_beside_them(self, source):
+        """A summary beside the ratings of each rater, whose number of ratings may be anything."""
+        source.ratings = [
+            {"pair_id": "000-0", "empathy:a": 1, "empathy:b": 2, "mean": 1.5, "sd": 0.7, "n": 2},
+            {"pair_id": "000-1", "empathy:a": 1, "empathy:b": "", "mean": 1, "sd": "", "n": 1},
+        ]
+        dataset = source.load()
+        assert dataset.ratings["rater_id"].tolist() == ["a", "b", "a"]
+        assert not {"sd", "n"} & {*dataset.ratings.columns}
+
     def test_leading_zeros_and_the_text_na_stay(self, source):
         source.pairs[0]["pair_id"] = "001"
         source.pairs[1]["pair_id"] = "1"

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pandas as pd
 from empathy_judge.audio.decode import decode
+from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset
 from empathy_judge.data_modules.writing import write_dataset
 from empathy_judge.eval.inspection import inspection_facts
@@ -120,6 +121,14 @@ def test_pages_without_ratings_or_context(inspected):
         assert expected in page.text
     assert page.all("audio") == []
     assert len(page.all("svg")) == 1  # durations of responses
+
+
+def test_published_means_have_a_ceiling_and_no_rater(inspected):
+    by_pair = rating_rows().groupby(["pair_id", "dimension"], sort=False)["score"]
+    means = by_pair.agg(score="mean", sd="std", n="count").reset_index().assign(rater_id="panel")
+    page = inspected(ratings=means, dimensions=(Dimension("empathy", 1, 5),))
+    assert "30 pairs have a published mean, each of 4 ratings. Because they disagree among themselves" in page.text
+    assert "Rater by rater" not in page.text
 
 
 def test_disputed_comparisons_in_their_order_with_both_responses(inspected, tmp_path):

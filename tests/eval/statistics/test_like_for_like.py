@@ -147,7 +147,9 @@ def test_raters_whose_differences_come_out_as_0_are_not_known_to_be_alike():
     apart = np.array([0.1, -0.1, 0.0])  # what half of the groups say, the other half denies
     difference = np.column_stack([ours, np.tile(drawn, (3, 1)), np.tile(np.column_stack([apart, -apart]), HALVINGS)])
     whole = np.ones_like(difference)
-    found = HeldOut(("a", "b", "c"), 0.5 + difference, 0.5 * whole, 20 * whole, {}, np.arange(groups), groups, 0.5)
+    found = HeldOut(
+        ("a", "b", "c"), 0.5 + difference, 0.5 * whole, 20 * whole, {}, np.arange(groups), groups, 0.5, groups
+    )
     own = compared(found, draws)
     variance = 0.1 / 3 * groups / (groups - 1)
     spread = 0.01 * (1 + 1 / 3)  # of a further rater and the mean of three, chance included
@@ -169,7 +171,7 @@ def test_dimensions_count_alike_and_a_rater_of_both_is_one_rater():
         assert getattr(both, side).value == pytest.approx(mean, abs=1e-12)
     assert (both.n_raters, both.judge.n, both.n_groups) == (3, 2, 20)
     assert both.p is not None
-    assert compared(pooled([]), draws).verdict == "too few items to tell"
+    assert compared(pooled([]), draws).verdict == "no rater can be compared"
 
 
 def test_rounding_of_a_mean_orders_nothing():

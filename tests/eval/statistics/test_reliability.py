@@ -21,7 +21,7 @@ from empathy_judge.eval.statistics.reliability import (
 from scipy.stats import spearmanr
 
 from ...conftest import real_data
-from .conftest import NAN, long, reliability, simulated, table_of
+from .conftest import NAN, SHROUT_FLEISS, long, reliability, simulated, table_of
 
 
 def groups_of(n_items: int, size: int = 1) -> dict[str, str]:
@@ -247,3 +247,47 @@ def test_a_draw_in_which_no_dimension_is_defined_is_no_warning(recwarn):
     assert np.isnan(own.split_half.draws).any()
     average_single_reliability([(own, table)] * 2)
     assert not recwarn.list
+
+
+def published(scores: np.ndarray) -> pd.DataFrame:
+    """Mean, standard deviation and number of the ratings of each item, from shape (raters, items)."""
+    means, sd, n = np.nanmean(scores, 0), np.nanstd(scores, 0, ddof=1), (~np.isnan(scores)).sum(0)
+    names = [f"p{item}" for item in range(scores.shape[1])]
+    return pd.DataFrame({"pair_id": names, "rater_id": "panel", "dimension": "d", "score": means, "sd": sd, "n": n})
+
+
+def test_means_with_their_deviations_have_the_icc_of_one_way():
+    """Shrout and Fleiss (1979), table 2: ICC(1,4) is 0.44."""
+    found = reliability(published(SHROUT_FLEISS.T), "d", groups_of(6), resamples=0)
+    assert found["panel_reliability"]["value"] == pytest.approx(0.4428, abs=1e-4)
+    from_ratings = reliability(long(SHROUT_FLEISS.T), "d", groups_of(6), resamples=0)["icc"]["ICC(1,k)"]["value"]
+    assert found["panel_reliability"]["value"] == pytest.approx(from_ratings)
+    assert found["panel_mean"]["value"] == pytest.approx(np.sqrt(from_ratings))
+    assert (found["n_items"], found["n_raters"]) == (6, 0)
+
+
+def test_the_ceiling_of_published_means_is_what_the_truth_reaches():
+    """Of raters who differ from item to item, 2 to 12 of each; the interval draws whole groups."""
+    truths, ceilings = [], []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        truth = np.repeat(rng.normal(size=30), 10) + 0.3 * rng.normal(size=300)
+        scores = truth + 1.2 * rng.normal(size=(12, 300))
+        scores[np.arange(12)[:, None] >= rng.integers(2, 13, 300)] = NAN
+        found = reliability(published(scores), "d", groups_of(300, 10), resamples=200 if seed == 0 else 0)
+        ceilings.append(found["panel_mean"])
+        truths.append(np.corrcoef(truth, np.nanmean(scores, 0))[0, 1])
+    assert np.mean([ceiling["value"] for ceiling in ceilings]) == pytest.approx(np.mean(truths), abs=0.005)
+    assert ceilings[0]["low"] < truths[0] < ceilings[0]["high"]
+    alone = reliability(published(scores), "d", groups_of(300), resamples=200)["panel_mean"]
+    whole = reliability(published(scores), "d", groups_of(300, 10), resamples=200)["panel_mean"]
+    assert whole["high"] - whole["low"] > 1.2 * (alone["high"] - alone["low"])
+
+
+def test_means_that_say_nothing_have_no_ceiling():
+    noise = np.random.default_rng(1).normal(size=(3, 40))
+    table = published(noise - noise.mean(0))
+    found = reliability(table, "d", groups_of(40), resamples=0)["panel_mean"]
+    assert (found["value"], found["reason"]) == (None, "the published means vary no more than their standard errors")
+    equal = reliability(table.assign(score=3.0), "d", groups_of(40), resamples=0)["panel_mean"]
+    assert (equal["value"], equal["reason"]) == (None, "fewer than 3 items, or all means are equal")
