@@ -159,7 +159,7 @@ def test_files_that_number_their_rows_alike_are_told_apart_unless_there_are_rati
         files = {name: write(part, f"{kind}_{name}.csv") for name, part in parts.items()}
         found = leaderboard(files)
         assert only(found).differences == only(expected).differences
-        with pytest.raises(UserError, match=r"v\d\.csv: .*pair_id.*ratings could be of either.*or no --ratings"):
+        with pytest.raises(UserError, match=r"v\d\.csv: .*ratings could be of either.*pair_id.*or no --ratings"):
             leaderboard(files, ratings=rated(rows, 6, {"v1": 0.0, "v2": 0.0}, tmp_path / "ratings.csv"))
 
 
