@@ -39,7 +39,7 @@ def test_a_logger_of_the_configuration_stands_beside_the_table_and_has_all_of_th
         ceiling = beside["val_noise_ceiling/empathy"].item()  # in float32
         assert told["people"]["empathy"]["noise_ceiling"] == pytest.approx(ceiling, rel=1e-6)
     err = capsys.readouterr().err
-    assert "epoch 1 of 1, loss " in err
+    assert "epoch 1 of 1; loss " in err
     assert "(noise ceiling 0.97) for empathy" in err
 
 
