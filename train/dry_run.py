@@ -149,7 +149,7 @@ def plan_of(recipe: Recipe, data: PairDataModule) -> Plan:
         comparisons=len(sides),
         validation_pairs=len(data.validation.pairs),
         ratings=len(ratings),
-        raters=ratings["rater_id"].nunique(),
+        raters=len(set(ratings["rater_id"].dropna())),
         clip_seconds=_spread(clips),
         tokens_per_pair=_spread(of_pairs, int),
         processes=processes,

@@ -67,7 +67,9 @@ class RunFacts(Callback):
         self._start()
         self._since = time.perf_counter()
 
-    def on_train_batch_start(self, *_: Any) -> None:
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
         """Start the clock after a validation."""
         self._since = self._since or time.perf_counter()
 

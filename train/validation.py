@@ -151,10 +151,11 @@ class People:
 def people_of(data: PairDataModule) -> dict[str, People]:
     """What the raters of the validation split reach, by dimension."""
     groups = {pair.pair_id: pair.group_id for pair in data.validation.pairs}
-    ratings = data.dataset.ratings[data.dataset.ratings["pair_id"].isin(list(groups))]
+    ratings = data.dataset.ratings
+    ratings = ratings.loc[ratings["pair_id"].isin(list(groups))]
     found: dict[str, People] = {}
     for dimension in data.dimensions:
-        if not (ratings["dimension"] == dimension.name).any():
+        if dimension.name not in set(ratings["dimension"]):
             continue
         panel = measure(*rated_items(ratings, dimension.name, groups, _DRAWS, 0), 0)
         found[dimension.name] = People(panel.leave_one_rater_out.value, panel.panel_mean.value)

@@ -60,7 +60,8 @@ def render_page(report: Report, items: pd.DataFrame, dataset: PairDataset) -> st
         worst = worst_items(rows).to_dict("records")
         scale = dimension.scale.minimum, dimension.scale.maximum
         largest = disagreements(worst, name, scale, dataset)
-        more = {"disagreements": largest, "systems": len(dimension.system_level.systems) >= 2}
+        systems = dimension.system_level
+        more = {"disagreements": largest, "systems": systems is not None and len(systems.systems) >= 2}
         sections.append(_dimension_view(name, report, rows) | more)
     return render(
         "report",
