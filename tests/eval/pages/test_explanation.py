@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from empathy_judge.cli import main
 from empathy_judge.eval.judges import trained as trained_module
-from empathy_judge.scoring import scorer as scorer_module
+from empathy_judge.scoring import predictor as predictor_module
 
 from ...conftest import failed
 from ..conftest import Page
@@ -15,7 +15,7 @@ def test_a_report_links_to_what_explains_its_largest_disagreements(
     judge_folder, dataset_folder, tmp_path, capsys, monkeypatch
 ):
     loaded = []
-    for module in (scorer_module, trained_module):
+    for module in (predictor_module, trained_module):
         load = module.load_to_score
         monkeypatch.setattr(module, "load_to_score", lambda *own, load=load: loaded.append(own) or load(*own))
     words = ["evaluate", str(judge_folder), "--data", str(dataset_folder), "--split", "validation", "--checks", "none"]
