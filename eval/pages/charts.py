@@ -96,7 +96,7 @@ MAX_VECTOR_POINTS = 2000
 """More points than this are drawn as pixels, so that the page stays small."""
 
 LONGEST_LABEL = 24
-"""Most letters of a label beside a row; longer labels are shortened in the middle."""
+"""Most letters of a line of a label beside a row; longer ones are shortened in the middle."""
 
 
 def rows_with_intervals(
@@ -143,13 +143,13 @@ def rows_with_intervals(
                 axes.plot((low, high), [position, position], color=color, linewidth=1.6, solid_capstyle="butt")
             if not bars:
                 axes.plot(value, position, "o", color=ACCENT, markersize=7)
-        axes.set_yticks(range(len(rows)), [shortened(label) for label, _ in rows])
+        axes.set_yticks(range(len(rows)), ["\n".join(map(shortened, label.split("\n"))) for label, _ in rows])
         axes.tick_params(axis="y", length=0, labelcolor=INK)
         axes.spines["left"].set_visible(False)
         axes.xaxis.set_major_locator(MaxNLocator("auto", steps=_TICK_STEPS))  # quarters have labels too wide for it
         axes.set_xlabel("Spearman with the panel mean")
         words = "; ".join(f"{label} {number(statistic.value)}" for label, statistic in rows)
-        return svg(figure, f"{alt}: {words}")
+        return svg(figure, f"{alt}: {words}".replace("\n", ", "))
 
 
 def _note(axes: Axes, text: str, place: tuple[float, float], apart: tuple[float, float], **style: Any) -> None:

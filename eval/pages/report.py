@@ -186,11 +186,7 @@ def _slice_view(
 ) -> dict[str, Any]:
     largest = sorted(values, key=lambda value: -values[value].n_items)[:SHOWN_SLICES]
     shown = [value for value in values if value in largest]
-    rows = []
-    for value in shown:
-        count = f", n = {values[value].n_items}"  # stays whole where the value is too long for a plot
-        label = charts.shortened(value, charts.LONGEST_LABEL - len(count)) + count
-        rows.append((label, values[value].spearman))
+    rows = [(f"{value}\nn = {values[value].n_items}", values[value].spearman) for value in shown]
     alt, overall = f"{name}, Spearman with people by {column}", ("all items", dimension.spearman.value)
     return {
         "column": column.removeprefix(TAG_PREFIX),
