@@ -44,7 +44,7 @@ def number(value: float | None, digits: int = 2, sign: str = "") -> str:
     """The number with a true minus sign; an em dash where there is none."""
     if value is None:
         return NONE
-    form = f".{digits}f" if abs(value) < _WIDE else ".2e"
+    form = f"z.{digits}f" if abs(value) < _WIDE else ".2e"
     return f"{value:{sign}{form}}".replace("-", "−")
 
 

@@ -19,6 +19,11 @@ def test_amounts_and_times():
     ]  # fmt: skip
 
 
+def test_what_rounds_to_zero_has_no_minus_sign():
+    assert [rendering.number(value) for value in (-0.001, -0.006, None)] == ["0.00", "−0.01", "—"]
+    assert [rendering.signed(value) for value in (-0.001, 0.004, -1.5)] == ["+0.00", "+0.00", "−1.50"]
+
+
 @pytest.mark.parametrize(
     ("value", "high", "shown"),
     [(4.0, 9.0, "4.00 2.31 to 9.00"), (4.0, None, "4.00 2.31 and more"), (None, None, "at least 2.31 why")],
