@@ -3,9 +3,9 @@ no hub. Run it as `python tools/shapes.py` where a family or a recipe is new.
 
 Files are those of the miniatures that the tests build (`tests/models/backbones/families`), without weights, with the
 sizes of the real models in their place. The vocabulary is that of the miniature: it knows the words of our question, so
-that a text has about as many tokens as with the real one. Sizes are those that papers and the
-defaults of transformers' classes state, not read off the hub; `tests/train/test_dry_run.py` compares what they add up to
-with the known number of parameters.
+that a text has about as many tokens as with the real one. Sizes are those that papers and the defaults of transformers'
+classes state, not read off the hub; `tests/train/test_dry_run.py` compares what they add up to with the known number of
+parameters.
 """
 
 from __future__ import annotations
