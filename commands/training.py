@@ -80,14 +80,14 @@ class Train:
             parser = RecipeParser(trainer=False)
             parsed = parser.parse(self.words)
             parser.check(parsed)
+            from ..models.hub import is_hub_name, require_backbone
             from ..train.settings import shapes_of
 
-            if not parsed.dry_run:  # which reads the data itself
-                check_readable(parsed.data)
-            if not parsed.dry_run or shapes_of(parsed.judge.backbone) is None:
-                from ..models.hub import require_backbone
-
-                require_backbone(parsed.judge.backbone, parsed.judge.revision)
+            name = parsed.judge.backbone
+            needed = not parsed.dry_run or shapes_of(name) is None
+            # No hub is asked for data that cannot be used: training will say what is wrong with options or data
+            if needed and (not is_hub_name(name) or Path(name).exists() or can_be_read(parsed.data)):
+                require_backbone(name, parsed.judge.revision)
         from ..train.run import train as run
 
         done = run(self.words)
@@ -339,17 +339,17 @@ class Ensemble(Printing):
         return self.tell({"judge": str(out)}, lambda result: [f"judge: {result['judge']}"])
 
 
-def check_readable(settings: DataSettings) -> None:
-    """Check that the data can be read and has the splits that a recipe names, before a hub is asked.
-
-    Raises:
-        DataError: If not.
-    """
+def can_be_read(settings: DataSettings) -> bool:
+    """Whether there is a dataset with the splits that a recipe names."""
     from ..data_modules.schema import PairDataset
 
-    dataset = PairDataset.load(settings.path)
-    for splits in (settings.train_split, settings.validation_split):
-        dataset.subset([splits] if isinstance(splits, str) else splits)
+    try:
+        dataset = PairDataset.load(settings.path)
+        for splits in (settings.train_split, settings.validation_split):
+            dataset.subset([splits] if isinstance(splits, str) else splits)
+    except UserError:
+        return False
+    return True
 
 
 def _read_report(path: Path, loaded: LoadedJudge) -> Mapping[str, Any]:

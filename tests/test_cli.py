@@ -73,7 +73,7 @@ def test_a_place_that_is_taken_is_refused_before_torch_is_loaded(tmp_path):
     assert (done.stdout, done.stderr.splitlines()) == ("[2, 2, 2, 2] set()\n", [line] * 4)
 
 
-def test_a_name_that_cannot_be_had_is_told_before_torch_is_loaded(judge_folder, trained_run, tmp_path):
+def test_a_name_that_cannot_be_had_is_told_before_torch_is_loaded(judge_folder, trained_run, dataset_folder, tmp_path):
     """Importing takes seconds, looking a name up a tenth of one."""
     lost = json.loads((judge_folder / "judge.json").read_text())
     lost["settings"] |= {"backbone": "no/such-backbone", "revision": "main"}
@@ -89,8 +89,9 @@ def test_a_name_that_cannot_be_had_is_told_before_torch_is_loaded(judge_folder, 
     )
     no_folder = "backbone '/no/folder': expected 'nano', a hub id or a folder with config.json: no such folder"
     nothing = f"{tmp_path}: expected a judge folder (with judge.json), a run folder or a checkpoint"
+    trained_on = ["train", "--config", "nano", "--judge.backbone", "no/such-backbone", "--data.path"]
     calls = [
-        (["train", "--config", "nano", "--judge.backbone", "no/such-backbone", "--data.path", "d"], no_backbone),
+        ([*trained_on, str(dataset_folder)], no_backbone),
         (["train", "--config", "nano", "--data.bacth_size", "2"], "there is no setting data.bacth_size (did you mean"),
         (["train", "--confg", "nano"], "there is no setting confg (did you mean config?)"),
         (["score", "no/judge", "-", "r.wav"], no_judge),

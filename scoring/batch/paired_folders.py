@@ -58,7 +58,7 @@ def _clips(folder: Path) -> dict[str, Path]:
         # macOS leaves ._NAME beside a file
         if path.suffix.lower() in AUDIO_SUFFIXES and path.is_file() and not path.name.startswith("."):
             if not is_name(f"{path.parent.name}/{path.stem}") or not is_name(path.stem):
-                raise UserError(f"{shown(str(path))}: expected folder and file named by {A_NAME}")
+                raise UserError(f"{folder}: {shown(path.name)}: expected folder and file named by {A_NAME}")
             if path.stem in found:
                 raise UserError(f"{path}: {found[path.stem].name} has the same name; expected each name once")
             found[path.stem] = path

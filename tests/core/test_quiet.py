@@ -17,7 +17,7 @@ OURS = re.compile(
     r"what is trained|part .*parameters.*trainable|(language_model|projector|audio_tower|pooling|head|all) .*\d|[┏┡└┃│]"
     r"|trained on \d+ pairs in|[\w: ]+: [\d,]+ of [\d,]+, (.* left|0\.0 per second$)"
     r"|warning: .*(usual: |calibrated on )"
-    r"|rows: \d+, with scores: |responses: [\d.]+ minutes|\w+: mean [\d.]+, from |\d+ of \d+ are ",
+    r"|epoch \d+ of \d+; |rows: \d+, with scores: |responses: [\d.]+ minutes|\w+: mean [\d.]+, from |\d+ of \d+ are ",
     re.IGNORECASE,
 )
 # One process after the other would load torch each time; a warning that is shown once is shown here, too

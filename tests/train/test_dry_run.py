@@ -89,7 +89,8 @@ def test_hours_are_those_of_the_operations_and_batches_may_have_a_budget_of_toke
 def test_data_and_options_are_wrong_before_the_hub_is_asked(dataset_folder, tmp_path, capsys, monkeypatch):
     asked = []
     monkeypatch.setattr(hub, "require_hub", lambda name, *_: asked.append(name))
-    base = ["train", "--config", "qwen2_audio", "--run", str(tmp_path / "run")]
+    # on a machine without a GPU its lack is said first
+    base = ["train", "--config", "qwen2_audio", "--run", str(tmp_path / "run"), "--trainer.accelerator", "cpu"]
     assert "not a pair dataset" in failed(capsys, *base, "--data.path", str(tmp_path))
     line = failed(capsys, *base, "--data.path", str(dataset_folder), "--data.train_split", "x")
     assert "no pair is in split 'x'" in line
@@ -111,8 +112,9 @@ def test_devices_of_a_recipe():
 
 def test_shapes_come_with_the_package_for_backbones_of_recipes():
     named = {recipe.backbone for recipe in shipped_recipes()} - {None, "nano"}
-    # the sizes of this one are not known here
-    assert {name for name in named if shapes_of(name) is None} == {"google/gemma-4-12B-it"}
+    # the sizes of these are not known here
+    unknown = {"google/gemma-4-12B-it", "nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-BF16"}
+    assert {name for name in named if shapes_of(name) is None} == unknown
     assert {path.name.replace("--", "/") for path in (CONFIGS / "shapes").iterdir()} <= named
 
 

@@ -58,8 +58,9 @@ IN_MID_EPOCH = {
 @pytest.mark.parametrize(
     "kind",
     [
-        "plain", "workers", "by tokens", "validated every other epoch", "from a kernel",
+        "plain", "by tokens", "validated every other epoch", "from a kernel",
         "from a kernel without the language model",
+        pytest.param("workers", marks=pytest.mark.long),
         pytest.param("accumulated", marks=pytest.mark.long),
         pytest.param("validated twice an epoch", marks=pytest.mark.long),
     ],

@@ -52,6 +52,7 @@ def test_a_clip_that_cannot_be_used_costs_its_pair_and_no_other(dataset_folder, 
     assert found["status"].tolist() == [f"{missing}: no such file"] * 2 + ["ok"] * 2
 
 
+@pytest.mark.long
 def test_a_plan_shows_what_it_learns_from_fewer_pairs(backbone_folder, dataset_folder, capsys):
     found = learning_curve(str(backbone_folder), PairDataset.load(dataset_folder), resamples=20, seed=0)
     for name in ("empathy", "warmth"):
