@@ -198,8 +198,8 @@ def test_a_value_out_of_the_range_of_its_kind_is_refused_wherever_it_stands(name
     assert [path.name for path in tmp_path.iterdir()] == []
 
 
-@pytest.mark.slow
-@settings(max_examples=50, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.long
+@settings(max_examples=150, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_a_generated_call_is_answered_or_refused_in_one_line(places, tmp_path_factory, capsys, data):
     name = data.draw(st.sampled_from(sorted(GOOD)))
