@@ -9,14 +9,14 @@ import signal
 import subprocess
 import zipfile
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-from empathy_judge.audio.decode import decode
+from empathy_judge.audio.decode import Clip, decode
 from empathy_judge.core.errors import AudioError
 from empathy_judge.serving import decoding
-from empathy_judge.serving.decoding import Decoders, decode_safely
+from empathy_judge.serving.decoding import Decoders, Worker, decode_safely
 
 from ..conftest import encoded
 from .services import RATE, error_of, wav
@@ -70,10 +70,17 @@ def test_samples_are_those_of_the_package():
 )
 def test_a_decoder_that_hangs_or_crashes_is_replaced(number, seconds, message):
     async def use(decoders: Decoders):
-        harmed = process_of(decoders).pid
-        os.kill(harmed, number)
-        with pytest.raises(AudioError, match=f"^response: {message}$"):
-            await decoders.decode(wav(), "response")
+        (worker,), harmed = decoders.workers, process_of(decoders).pid
+
+        def harm_and_decode(*given: Any) -> Clip:
+            os.kill(harmed, number)
+            return Worker.decode(worker, *given)
+
+        # Only once the clip has its process: one that has ended before is replaced without a word
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(worker, "decode", harm_and_decode)
+            with pytest.raises(AudioError, match=f"^response: {message}$"):
+                await decoders.decode(wav(), "response")
         with pytest.raises(ProcessLookupError):
             os.kill(harmed, 0)
         decoders.seconds = 20.0  # a new process takes its time
