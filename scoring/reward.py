@@ -277,6 +277,7 @@ def valid_rows(estimator: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...,
         # the only row of its group that is left has nothing to be compared with
         alone = (remaining == 1) & (np.bincount(group) > 1)
         rows = torch.from_numpy(np.flatnonzero(valid.cpu().numpy() & ~alone[group])).to(valid.device)
+        # 0 teaches nothing, and NaN would spread to the loss of the whole batch
         advantages = torch.zeros_like(token_level_rewards)
         if len(rows):
             groups = np.asarray(index)[rows.cpu().numpy()]
