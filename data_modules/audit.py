@@ -160,6 +160,7 @@ def check_splits(dataset: PairDataset) -> SplitAudit:
 def refuse_leaks(dataset: PairDataset, audit: SplitAudit) -> None:
     """Raises a DataError that names the first leak and how many there are, if the audit of this dataset found any."""
     for kind, crossings in audit.leaks.items():
+        # The first by name, so that the message is the same in every run
         value, splits = min(crossings.items())
         values = values_of(dataset, audit.by, near_identical(dataset))[kind]
         rows = [

@@ -294,6 +294,7 @@ class PairDataModule(L.LightningDataModule):
 
         groups, clusters, window = row_groups(rated.pairs), self._clusters(rated, shuffle), WINDOW
         if groups is not None:
+            # No more items than a process has in the blocks that it keeps in memory
             window = min(WINDOW, max(1, WINDOW_BLOCKS * len(groups) // (int(groups.max(initial=0)) + 1)))
         blocks = None if groups is None or clusters is not None else Blocks(groups, mixed=False)
         orders = streams(len(rated), self.seed, blocks, clusters)

@@ -80,6 +80,7 @@ def read_rating_tables(paths: Sequence[str | Path], names: Names) -> list[Source
     tables: list[SourceTable] = []
     for path in paths:
         who, sign, file = str(path).partition("=")
+        # The name of a file may have a sign of equality in it
         is_named = bool(sign and file) and not Path(path).exists()
         table = read_table(file if is_named else path)
         if "annotations" in table.columns and "data" in table.columns:
@@ -213,6 +214,7 @@ def _dimension_and_annotator(
         for name, d, _, r in split
         if d and r and (d in dimensions or (not dimensions and _holds_scores(table, name)))
     ]
+    # Other capitals or spaces: the column would be left out without a word
     folded = {dimension.casefold(): dimension for dimension in dimensions}
     for name, d, _, r in split:
         meant = folded.get(d.strip().casefold())
@@ -245,6 +247,7 @@ def score_cells(
         for column in columns:
             value = row.get(column.name)
             if isinstance(value, str):
+                # A long column has few distinct texts
                 score = known.get(value)
                 if score is None:
                     score = known[value] = as_score(value, choices, table.decimal_comma)

@@ -112,6 +112,7 @@ def bit_error_rate(first: Fingerprint, second: Fingerprint) -> float | None:
         in_first, in_second = slice(start, stop), slice(start - shift, stop - shift)
         counted = first.counts[in_first] & second.counts[in_second]
         overlap = np.count_nonzero(counted)
+        # A short overlap agrees by chance, and is not the same recording
         if overlap < max(1, MIN_OVERLAP * longer):
             continue
         errors = int(np.bitwise_count(first.bits[in_first][counted] ^ second.bits[in_second][counted]).sum())

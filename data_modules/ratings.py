@@ -227,6 +227,7 @@ def tied(means: np.ndarray) -> np.ndarray:
     if len(order) == 0:
         return means
     rising = means[order]
+    # Neighbours that are closer than rounding get the value of the first of them
     apart = np.diff(rising, prepend=-np.inf) > _ROUNDING * np.abs(rising).max()
     result = means.copy()
     result[order] = rising[apart][np.cumsum(apart) - 1]

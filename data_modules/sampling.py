@@ -118,6 +118,7 @@ class EpochOrder:
             positions = np.random.default_rng([self.seed, epoch]).permutation(int(blocks.of_item.max(initial=0)) + 1)
             order = np.argsort(positions[blocks.of_item], kind="stable")
         start = self.rank * len(self)
+        # Wrapped, so that all ranks have equally many
         share = np.take(order, np.arange(start, start + len(self)), mode="wrap")
         batches = np.array_split(np.arange(len(share)), range(blocks.batch_size, len(share), blocks.batch_size))
         streams = max(blocks.workers, 1)
@@ -129,6 +130,7 @@ class EpochOrder:
                 block_starts = np.flatnonzero(np.diff(blocks.of_item[items])) + 1
                 windows = np.split(items, block_starts[WINDOW_BLOCKS - 1 :: WINDOW_BLOCKS])
                 stream_items[stream] = np.concatenate([rng.permutation(window) for window in windows])
+        # A data loader takes its batches from its processes in turn
         queues = [iter(items.tolist()) for items in stream_items]
         return [item for number, batch in enumerate(batches) for item in islice(queues[number % streams], len(batch))]
 
@@ -237,6 +239,7 @@ class ByTokens:
                 planned.append([[items + offset for items in step] for step in steps])
             offset += len(kind.lengths)
         rng = np.random.default_rng([self._seed, epoch])
+        # Only the kinds are mixed: the steps of each keep their order, which is random already
         order = rng.permutation(np.repeat(np.arange(len(planned)), [len(steps) for steps in planned]))
         queues = [iter(steps) for steps in planned]
         steps = [next(queues[kind]) for kind in order]

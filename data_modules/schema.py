@@ -329,6 +329,7 @@ def _load_pairs(root: DataPath) -> tuple[tuple[Pair, ...], dict[str, tuple[str, 
                 for turn, clip in (*enumerate(turns), (None, responses[row]))
             ]
             _find_files(root, clips, found, locate)
+            # After the files of the rows before it: the first bad row is named, whatever is wrong with it
             if fault is not None:
                 raise fault[1]
             if splits is not None:

@@ -109,6 +109,7 @@ def split_dataset(
         )
     shares = {name: fraction for name, fraction in fractions.items() if not held_out or name != "test"}
     splits = _assign(dataset, free_parts, shares, MAX_DEVIATION, by, seed, stratify)
+    # Whole components: what is linked to a held-out pair may not be trained on either
     splits.update({position: "test" for part in parts if is_held_out(part) for position in part})
     request = {
         "by": list(by), "fractions": dict(fractions), "seed": seed, "stratify": stratify,

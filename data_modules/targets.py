@@ -170,6 +170,7 @@ def fit_rater_model(table: RatingTable) -> RaterModel:
         if failed:
             raise ArithmeticError(f"rater biases: conjugate gradients did not converge for {n_raters} raters")
     sizes = np.bincount(components[raters])
+    # In each component by itself: between components nothing says how severe a rater is
     biases -= (np.bincount(components[raters], weights=biases[raters]) / sizes)[components]
     corrected = scores - biases[raters]
     quality = np.bincount(items, weights=corrected, minlength=n_items) / divisor

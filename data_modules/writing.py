@@ -121,9 +121,11 @@ def complete_dataset(
     if preferences is not None:
         write_parquet(to_arrow(preferences, PREFERENCES_SCHEMA), root / PREFERENCES_FILE)
     else:
+        # Those of an earlier data set in this folder
         (root / PREFERENCES_FILE).unlink(missing_ok=True)
     values = {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(card)}
     values["dimensions"] = list(values["dimensions"])
+    # Last: a folder without its card is no data set, whatever a kill has left in it
     replace_text(root / CARD_FILE, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
     return card
 

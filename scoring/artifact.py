@@ -260,6 +260,7 @@ def _load(stored: _Stored, placement: Placement) -> LoadedJudge:
     calibration = from_json(values, where, judge.dimensions)
     if any(one.uses_deviation for one in calibration.dimensions.values()) and not _has_deviation(judge):
         raise UserError(f"{where}: uses_deviation true, but the head gives none; `empathy-judge calibrate` fits it")
+    # Errors of other weights would pass for those of these
     if calibration.weights == weights_hash(judge):
         return LoadedJudge(judge, {**description, "calibration": values}, calibration)
     if in_run:

@@ -144,6 +144,7 @@ def in_order(found: Sequence[Assessment | AudioError], dimensions: Collection[st
         Ranked(index, None if isinstance(outcome, AudioError) else outcome.merit(dimensions), outcome)
         for index, outcome in enumerate(found)
     ]
+    # Sorting is stable: equal ones keep their order
     return sorted(ranked, key=lambda response: (response.merit is None, -(response.merit or 0.0)))
 
 

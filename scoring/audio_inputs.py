@@ -73,6 +73,7 @@ def _read(read: Callable[[], Any]) -> Any:
         data = read()
     except (OSError, ValueError) as error:  # closed, or opened for writing
         raise AudioError(f"an open file cannot be read ({os_reason(error)})", "cannot be read") from None
+    # A file that was just written or read stands at its end
     if isinstance(data, bytes) and not data:
         raise AudioError(
             "an open file is empty, or at its end; expected one at its beginning: seek(0)", "the file is empty"
@@ -126,6 +127,7 @@ def pairs_of(
     contexts, responses, situations = column(context), column(response), column(situation)
     if responses is None and (contexts is not None or situations is not None):
         raise UserError("one response with lists of contexts or situations; expected lists with a list of responses")
+    # An open file can be read once, and one context stands in every pair
     only: Any = context if contexts is None else None
     if only is not None:
         only = _clip_or_none(only)
@@ -156,6 +158,7 @@ def numbered(questions: Iterable[Question]) -> Iterator[Pair | AudioError]:
             values = dict(zip(("context", "response"), question, strict=True))
         else:
             raise UserError(f"pair {number}: {shown(question)}; expected (context, response), or {', '.join(_NAMES)}")
+        # A misspelt name would be scored as if it were not there
         unknown = [name for name in values if name not in _NAMES]
         if unknown or is_missing(values.get("response")):
             problem = f"{unknown[0]!r}" if unknown else "no response"

@@ -179,6 +179,7 @@ class EmpathyReward:
         for number, text in enumerate(texts):
             _named(f"completion {number}", self.scorer.judge.backbone.check_situation, text)
         clips = _listed(() if responses is None else responses, count, "speak returned", "clip")
+        # What is no clip gets its reward here: the judge is asked about clips alone
         spoken = [self._response(number, value) for number, value in enumerate(clips)]
         keys: dict[int, _Key] = {}
         pairs: dict[_Key, Pair] = {}
@@ -267,6 +268,7 @@ def valid_rows(estimator: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...,
     def estimate(
         token_level_rewards: Tensor, response_mask: Tensor, index: np.ndarray, **options: Any
     ) -> tuple[Tensor, Tensor]:
+        # A reward stands at one token of its row, and NaN there makes the sum NaN
         valid = token_level_rewards.sum(-1).isfinite()
         if bool(valid.all()):
             return estimator(token_level_rewards, response_mask, index=index, **options)
@@ -275,6 +277,7 @@ def valid_rows(estimator: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...,
         # the only row of its group that is left has nothing to be compared with
         alone = (remaining == 1) & (np.bincount(group) > 1)
         rows = torch.from_numpy(np.flatnonzero(valid.cpu().numpy() & ~alone[group])).to(valid.device)
+        # 0 teaches nothing, and NaN would spread to the loss of the whole batch
         advantages = torch.zeros_like(token_level_rewards)
         if len(rows):
             groups = np.asarray(index)[rows.cpu().numpy()]

@@ -82,6 +82,7 @@ class Features:
             if self._pairs is not None:
                 # Pairs that are stored need no audio states any more; equal pairs are computed once
                 pairs = list({self._pairs.name(pair): pair for pair in pairs if pair not in self._pairs}.values())
+            # A context of many responses is encoded once
             sources = list(dict.fromkeys(source for pair in pairs for source in pair.clips))
             if self._judge.backbone.has_tower:
                 self._in_parts(sources, self._clips, self._encode, _CLIPS, "clips")
@@ -130,6 +131,7 @@ class Features:
         sources = dict.fromkeys(source for pair in pairs for source in pair.clips)
         stored = {source: self._clips.get(source) for source in sources}
         available = {source: encoded for source, encoded in stored.items() if encoded is not None}
+        # Inputs hold stored states or clips, never both: with one state missing all clips are encoded
         return self._judge.build_inputs(pairs, available if len(available) == len(stored) else None)
 
 

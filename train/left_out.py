@@ -56,6 +56,7 @@ class AllPairs:
                 "method lora or probe, without folds and refit"
             )
         dataset = PairDataset.load(recipe.data.path)
+        # Under a clip that was replaced the ratings are of another recording
         check_unchanged(dataset)
         names = [recipe.data.train_split, recipe.data.validation_split]
         training, validation = ([name] if isinstance(name, str) else list(name) for name in names)
@@ -142,6 +143,7 @@ def is_ahead(pairs: AllPairs, adapted: Mapping[str, Prediction], probe: Mapping[
 
     They do if the 90 % interval of their gain, from a bootstrap over groups or speakers, does not reach below 0.
     """
+    # Pairs that both have scored: a clip that one of them could not read would count for the other alone
     (before, now), human, groups = _compared(pairs, probe, adapted)
     means = [_mean_spearman(scores, human) for scores in (before, now)]
     # Both methods are measured on the same draws: what varies is their difference
@@ -191,5 +193,6 @@ def _mean_spearman(scores: np.ndarray, human: np.ndarray) -> float:
     for column in range(human.shape[1]):
         rated = np.isfinite(scores[:, column]) & np.isfinite(human[:, column])
         coefficients.append(spearman(scores[rated, column], human[rated, column]) if rated.any() else math.nan)
+    # A dimension on which a judge says the same of all has no correlation
     defined = [value for value in coefficients if not math.isnan(value)]
     return float(np.mean(defined)) if defined else math.nan

@@ -66,6 +66,7 @@ def build_judge(recipe: Recipe, settings: BuiltSettings, data: PairDataModule, t
     """
     # Where weights are sharded, `shard` converts them layer by layer: no process holds all of them in float32
     judge = EmpathyJudge(settings, data.dimensions, deferred=isinstance(trainer.strategy, ShardedStrategy))
+    # So that the first steps need not find the level of the ratings
     judge.head.start_at(data.mean_ratings().to(judge.device))
     if recipe.gradient_checkpointing and not recompute_activations(judge.network):
         name = judge.backbone.name

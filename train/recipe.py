@@ -110,6 +110,7 @@ class RecipeParser:
         settings = {**config}
         files = settings.pop("config", ())
         tree: dict[str, Any] = {}
+        # A later recipe is laid over an earlier one, and the tree itself over all of them
         for name in [files] if isinstance(files, str | Path) else files:
             tree = self._laid_over(tree, self._read(find_recipe(str(name))))
         self._check_tree(settings, "recipe", "")
@@ -160,6 +161,7 @@ class RecipeParser:
     def text(self, parsed: Namespace) -> str:
         """The values as the YAML of `config.yaml`, which can be run again."""
         settings = parsed.clone(with_meta=False)
+        # What belongs to one call, such as a dry run, is no part of the recipe
         for name in _NOT_KEPT:
             settings.pop(name, None)
         return self.parser.dump(settings, skip_validation=True)
@@ -171,6 +173,7 @@ class RecipeParser:
         above: list[tuple[int, str]] = []  # indentation and key of the groups that a line stands in
         for line in text.splitlines():
             if key := re.match(r"( *)(\w+):", line):
+                # A line that is indented as much or less ends the groups before it
                 above = [*(group for group in above if group[0] < len(key[1])), (len(key[1]), key[2])]
                 about = helps.get(".".join(name for _, name in above)) or ""
                 width = _WIDTH - len(key[1])
@@ -202,6 +205,7 @@ class RecipeParser:
                 given = value if equals else next(iter(waiting), "")
                 if key in _ELSEWHERE and not given.startswith("{") and not Path(given).is_file():  # a group, no tree
                     raise UserError(f"{name} {given}: expected --{_ELSEWHERE[key]} {given}".rstrip())
+                # Flags as other commands have them stand alone, and jsonargparse wants a value
                 bare = key in ("dry_run", "json") and not equals and waiting[:1] not in (["true"], ["false"])
                 values.append(f"--{key}" + ("=true" if bare else f"{equals}{value}"))
                 if not bare and (equals or waiting):

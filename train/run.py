@@ -112,6 +112,7 @@ def train(
         _plain_errors(recipe),
         ExitStack() as until_the_end,
     ):
+        # One lock for all processes of a run, which share its folder
         if is_global_zero():
             until_the_end.enter_context(run_lock(folder))
         if recipe.method == "auto" or recipe.folds or (recipe.refit and recipe.method == "lora"):

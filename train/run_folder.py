@@ -158,6 +158,7 @@ def begin(recipe: Recipe, text: str) -> tuple[Path, Resumed]:
         check_same_settings(folder, text)
     if is_global_zero():
         write_files("train", folder, {CONFIG_FILE: text.encode()})
+    # Before anything is built: new weights are drawn from the global seed
     L.seed_everything(recipe.seed, workers=True, verbose=False)
     silence_libraries()  # once more: Lightning has set the levels of its loggers
     if checkpoint is None:
@@ -198,6 +199,7 @@ def check_continues(
             raise UserError(f"checkpoint: was trained with other {name}: {saved[key]!r}, now {description[key]!r}")
     keys = "content_hash", "split_hash", "train_splits", "validation_splits", "target"
     check_same_data("checkpoint", saved["provenance"], {key: description["provenance"][key] for key in keys}, data)
+    # Between epochs the order may change: none of its items was read
     for name in order if position_of(checkpoint).batch else ():
         if order[name] != (before := checkpoint["order"].get(name)):
             raise UserError(

@@ -129,6 +129,7 @@ def assemble(
             if too_many:
                 limit = f"; at most {max_skipped:.0%} may be skipped" if max_skipped else ""
             raise DataError(f"{skipped[0].where}: {skipped[0].reason}{count_note}{limit}")
+        # For the check alone: rows are made anew when they are written, so that one at a time is held
         deque(checked_pairs((_stored(row, clips) for row in usable), out / PAIRS_FILE), maxlen=0)
         ratings, preferences = _annotations_of(usable, imported)
         card = dataclasses.replace(imported.card, name=imported.card.name or out.name)

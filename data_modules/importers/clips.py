@@ -205,6 +205,7 @@ def check_clips(cells: Iterable[ClipCell], stage: Path, embed: bool) -> dict[Con
             failed = isinstance(result, AudioError)
             record = [None, None, str(result)] if failed else [result.sha256, result.path, None]
             file.write(json.dumps(record).encode() + b"\n")
+            # After each clip: a kill costs the clips that are being decoded, and no more
             file.flush()
             results.append(result)
     return dict(zip(contents, results, strict=True))

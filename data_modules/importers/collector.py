@@ -92,6 +92,7 @@ class Collector:
             key = [row.get("system_id"), row.get("situation"), context, self.digest(row["response_audio"])]
             pair_id = _short_hash(json.dumps(key))
         self._rows.setdefault(pair_id, {**row, "pair_id": pair_id})
+        # Its own id is a link, so that a pair without others is a group
         self._links.setdefault(pair_id, {pair_id}).update(links)
         return pair_id
 

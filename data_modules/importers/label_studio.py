@@ -240,6 +240,7 @@ def scores_of_export(table: SourceTable, item: str, annotator: str) -> SourceTab
     rows, places = [], []
     for answer in _answers_of(table.records(), table.path)[1]:
         value = next((answer.value[key] for key in _SCORE_KEYS if key in answer.value), None)
+        # With these a part of the clip was rated
         if value is not None and not {"start", "end"} & answer.value.keys():
             score = value[0] if isinstance(value, list) and len(value) == 1 else value
             rows.append({item: answer.task, annotator: answer.rater, "dimension": answer.control, "score": score})

@@ -99,6 +99,7 @@ class PairEncoder(Backbone):
         self.name = checkpoint.name
         self.extractor, self.sampling_rate = processor, processor.sampling_rate
         self.network = nn.ModuleDict({"encoder": network})
+        # One more than there are layers: the input of the first one is a state, too
         layers, width = len(self.layers) + 1, network.config.hidden_size
         self.audio_size, self.layer_sizes = layers * width, (layers, width)
         self.network[_STORED_FUSION] = CrossAttentionFusion(layers, width).to(network.device)
@@ -299,6 +300,7 @@ class AdaptableAttention(WavLMAttention):
         query, key, value = heads(self.q_proj), heads(self.k_proj), heads(self.v_proj)
         bias = gated_position_bias.unflatten(0, (len(hidden_states), self.num_heads)).to(query)
         if attention_mask is not None:
+            # A bias of 0 would leave the padding in the softmax
             bias = bias.masked_fill(~attention_mask[:, None, None], float("-inf"))
         mixed = scaled_dot_product_attention(query, key, value, bias)
         return self.out_proj(mixed.transpose(1, 2).flatten(2)), None
@@ -401,6 +403,7 @@ class Whisper(PairEncoder):
         most, rows = self.tower.config.max_source_positions, dict[int, list[int]]()
         second = self.sampling_rate // (2 * self.extractor.hop_length)
         for row, length in enumerate(lengths):
+            # Whole seconds, so that clips of nearly one length share a window and run together
             cut = most if self._silence is None else second * math.ceil(length / second + self._silence)
             rows.setdefault(min(most, cut), []).append(row)
         return rows
@@ -427,6 +430,7 @@ class Whisper(PairEncoder):
         states = [embedded + tower.embed_positions.weight[: embedded.shape[1]]]
         for layer in tower.layers:
             states.append(layer(states[-1], None))
+        # The official class normalises the last state alone
         states[-1] = tower.layer_norm(states[-1])
         return states
 

@@ -86,6 +86,7 @@ class Gemma3n(AudioLanguageModel):
         frames = self._states * config.conf_reduction_factor
         for time_stride, _ in config.sscp_conv_stride_size:
             frames *= time_stride
+        # As many frames as the fixed number of states takes in
         self.max_seconds = min(LONGEST, frames * self.extractor.hop_length) / self.sampling_rate
         self._frames_per_state = frames // self._states
 
@@ -142,6 +143,7 @@ class Gemma3n(AudioLanguageModel):
             for block in tower.conformer:
                 states = block(states, padding)
         step = tower.config.conf_reduction_factor
+        # Only every so many positions are states; zeros say that one is padding, see `project`
         states = states[:, ::step].masked_fill(padding[:, ::step, None], 0)
         return nn.functional.pad(states, (0, 0, 0, self._states - states.shape[1])).flatten(0, 1)
 

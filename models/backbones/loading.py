@@ -44,6 +44,7 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
     config, kernels = family.config_of(checkpoint), family.kernels(checkpoint.attention)
     kernels = {part: KERNEL if kernel == "sdpa" else kernel for part, kernel in kernels.items()}
     options: dict[str, Any] = {"dtype": checkpoint.dtype}
+    # transformers takes one kernel for all, or a mapping where parts need unlike ones
     options["attn_implementation"] = kernels if len(kernels) > 1 else kernels[""]
     with _in_one_line(checkpoint):
         loader = _loader(family, checkpoint)
@@ -53,6 +54,7 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
             with torch.device("meta"):
                 return loader._from_config(model_config, **options)
 
+        # Shapes alone, to count with: nothing is read or allocated
         if not checkpoint.weights:
             model = without_weights()
             for part in family.float32_parts:

@@ -144,6 +144,7 @@ class NemotronHOmni(AudioLanguageModel):
     def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         tower, factor = self.tower, self.tower.config.subsampling_factor
         features = clips.features.to(tower.subsampling.linear.weight.dtype)
+        # The extractor masks the frame behind the clip
         heard = [length - 1 for length in clips.lengths]
         counts, real = ([-(-length // factor) for length in lengths] for lengths in (clips.lengths, heard))
         states = tower.subsampling(features, _first(heard, features.shape[1], features.device)) * tower.input_scale
@@ -190,6 +191,7 @@ class RelativeAttention(nn.Module):
         positions = bias.shape[2]
         bias = nn.functional.pad(bias, (1, 0)).flatten(2)[..., positions:].unflatten(-1, (positions, -1))
         bias = bias[..., :positions].masked_fill(~attention_mask, -torch.inf)
+        # Officially a masked position has one score everywhere: its state is a mean over its clip
         attends = attention_mask.transpose(-1, -2)
         alike = torch.zeros_like(bias[:, :1, :1]).masked_fill(~position_embeddings.inside, -torch.inf)
         mixed = nn.functional.scaled_dot_product_attention(

@@ -76,8 +76,10 @@ class WhisperTowerModel(AudioLanguageModel):
         size, hop = self.extractor.n_samples, self.extractor.hop_length
         windows = [clip[start : start + size] for clip in clips for start in range(0, len(clip), size)]
         longest = max(map(len, windows))
+        # A few zeros behind the longest clip, as far as the window of a spectrogram and the convolutions reach
         padded_length = min(longest + self.extractor.n_fft + 4 * hop, size) // hop * hop
         rows = [-(-len(clip) // size) for clip in clips]
+        # Dither is random noise, which the official extractor adds
         if self.makes_spectrograms and not self.extractor.dither:
             samples = torch.zeros(len(windows), padded_length)
             for row, window in zip(samples.numpy(), windows, strict=True):
@@ -107,6 +109,7 @@ class WhisperTowerModel(AudioLanguageModel):
         # the convolutions have read the zeros behind the longest clip: from here on padding is masked, or left out
         states = nn.functional.gelu(tower.conv2(states)).transpose(1, 2)[:, : max(lengths)]
         states = states + tower.embed_positions.weight[: states.shape[1]]
+        # All clips in one row, each attending to itself: nothing is computed for padding
         if tower.config._attn_implementation == KERNEL:
             states, mask = in_one_row(without_padding(states, lengths), lengths)
         else:

@@ -49,6 +49,7 @@ class Job:
             raise UserError(f"{self.out}: suffix {shown(self.out.suffix)}; expected {', '.join(SUFFIXES)}")
         if self.out.exists() and self.manifest.exists() and os.path.samefile(self.out, self.manifest):
             raise UserError(f"{self.out}: is the manifest; expected another file for the scores")
+        # At once, and not after hours of scoring
         check_writable(self.out, is_folder=False)
 
     def reader(self, columns: Sequence[Column] = ()) -> RowReader:
@@ -65,6 +66,7 @@ class Job:
         from ..scorer import Scorer
 
         scorer = Scorer.from_pretrained(self.judge, device=device, **self.settings)
+        # Without a level a judge without calibration scores, too
         if self.level is not None:
             scorer.require_calibration()
         return scorer
@@ -104,6 +106,7 @@ def _judge_hash(path: Path) -> str:
     """Hash of what identifies a judge: `judge.json`, which holds the hashes of its weights and its calibration; of a
     run its checkpoint and its calibration."""
     checkpoint = path / CHECKPOINTS / BEST if path.is_dir() else path
+    # A run has no `judge.json`, and need not have a calibration
     of_run = [checkpoint, checkpoint.parent.parent / CALIBRATION_FILE]
     marks = [_file_mark(file, True) for file in ([path / JUDGE_FILE] if (path / JUDGE_FILE).is_file() else of_run)]
     if not marks[0]:
@@ -284,6 +287,7 @@ class Parts:
         def whole(chunk: Chunk) -> Part:
             part = self.read(chunk)
             if part is None:
+                # So that whoever goes on finds the chunk missing, and scores it again
                 self.path(chunk).unlink(missing_ok=True)
                 raise DamagedError
             return part

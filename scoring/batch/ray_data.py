@@ -45,6 +45,7 @@ def run_ray(parts: Parts, look: Callable[[], object], workers: int | None, devic
     try:
         resources: Mapping[str, float] = ray.cluster_resources()
         gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
+        # Until no part is missing, whoever wrote it
         while missing := parts.missing():
             items = [{"chunk": chunk.number} for chunk in missing]
             scored = ray.data.from_items(items, override_num_blocks=min(len(items), _MOST_BLOCKS)).map_batches(
@@ -133,6 +134,7 @@ class ScoreBatch:
         cells = [{name: _plain(values[row]) for name, values in batch.items()} for row in range(count)]
         rows = [self._reader.row(str(number), row, f"row {number + 1}") for number, row in enumerate(cells)]
         scored = [row.values for row in score_rows(self._scorer, rows, self._level)]
+        # Without the id, which is the place in this batch
         added = list(zip(*scored, strict=True))[1:]
         columns = (*self._scorer.columns, Column("status", "text"))
         scores = {

@@ -124,6 +124,7 @@ def score_manifest(
             if finished is not None:
                 return finished
             done, restart = sum(chunk.rows for chunk in parts.done()), False
+            # Of the first round: what a later one finds was scored by this call
             before = done if before is None else before
             try:
                 if done < parts.rows:

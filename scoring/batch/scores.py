@@ -64,6 +64,7 @@ def write_scores(
     (numbers as float64, flags as booleans, text as strings)."""
     if suffix == ".parquet":
         schema = pa.schema([(column.name, _ARROW[column.kind]) for column in columns])
+        # Row groups of a few rows would make a file slow to read
         waiting: list[Sequence[Value]] = []
         with pq.ParquetWriter(file, schema) as writer:
             for rows in itertools.chain(pieces, [[]]):
@@ -120,6 +121,7 @@ def print_scores(
         DataError: If the manifest cannot be read, lacks `response_audio` or has an id twice.
     """
     manifest, failed = Manifest(path), 0
+    # Before the first row: whoever reads the pipe gets no half of a table that is refused
     count = manifest.check()
     taken = {column.name for column in row_columns(scorer.columns)}
     reader = RowReader(path.parent, audio_root, manifest.copied(taken))

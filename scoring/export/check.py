@@ -129,6 +129,7 @@ def compare(
     before: np.ndarray, after: np.ndarray, chosen: CheckSet, dimensions: Sequence[Dimension], bounds: Bounds
 ) -> ExportCheck:
     """Compare scores of the same pairs before and after, `(pairs, dimensions)` in rating points; NaN = no score."""
+    # Pairs that had no score before say nothing about the export
     scored = np.isfinite(before).all(1)
     if not scored.any():
         raise UserError(f"{chosen.name}: no pair has audio that can be used; check on other pairs")
