@@ -257,6 +257,19 @@ def trained_run(train_arguments, tmp_path_factory) -> Path:
     return run
 
 
+@pytest.fixture
+def worker_in_process(monkeypatch) -> None:
+    """`score --manifest FILE --out FILE` has its worker in this process: starting one takes eight seconds. Worker
+    processes are the matter of `scoring/batch/`."""
+    from empathy_judge.scoring.batch import run
+    from empathy_judge.scoring.batch.workers import Worker
+
+    def work(parts: Any, launch: Any, devices: Any, look: Any) -> None:
+        Worker(parts, parts.job.load(devices[0]), launch.rank, launch.world).run()
+
+    monkeypatch.setattr(run, "run_workers", work)
+
+
 def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
     """Wait for something that other threads or processes do."""
     end = time.monotonic() + seconds

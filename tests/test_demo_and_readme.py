@@ -186,6 +186,7 @@ def _curl(service: str, arguments: Sequence[str]) -> None:
     assert "vocal_empathy" in answer.text
 
 
+@pytest.mark.usefixtures("worker_in_process")
 def test_commands_run_in_order(workplace, monkeypatch, capsys):
     monkeypatch.chdir(workplace)
     monkeypatch.setenv("XDG_CACHE_HOME", str(workplace / "cache"))  # where answers are kept
@@ -262,6 +263,7 @@ def test_code_of_pages_runs(workplace, tmp_path, monkeypatch, capsys):
     assert 0 <= reward < (float(score) - 1) / 4  # half a standard error below
 
 
+@pytest.mark.usefixtures("worker_in_process")
 def test_systems_are_compared_as_the_page_says(workplace, tmp_path, monkeypatch, capsys):
     """Word by word, from the folders to the page; people rate what was drawn."""
     monkeypatch.chdir(shutil.copytree(workplace, tmp_path / "own"))

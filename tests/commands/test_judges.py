@@ -48,6 +48,7 @@ def test_score_of_a_manifest_with_a_bad_clip_is_a_failed_check(judge_folder, cli
     assert rows[0]["empathy"] == rows[1]["empathy"]
 
 
+@pytest.mark.usefixtures("worker_in_process")
 def test_clips_of_a_manifest_may_lie_in_a_folder_that_is_named(judge_folder, clips, tmp_path, capsys):
     (tmp_path / "m").mkdir()
     manifest, out = tmp_path / "m" / "m.csv", tmp_path / "m" / "scores.csv"
