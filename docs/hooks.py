@@ -1,4 +1,4 @@
-"""What `make docs` adds: commands, configuration, fields of reports, prices, measures of delivery, measured tables."""
+"""What `make docs` adds: commands, configuration, fields of reports, prices, measures of delivery, the Python API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ CONFIGURATION = "<!-- configuration -->"
 REPORT_FIELDS = "<!-- fields of reports -->"
 PRICES = "<!-- prices -->"
 DELIVERY = "<!-- measures of delivery: {} -->"
-MEASURED = re.compile(r"<!-- table: (\w+) -->")
 _NO_CODE = {"benchmarks", "build", "docs", "examples", "tests"}
 
 
@@ -46,15 +45,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     ):
         if mark in markdown:
             markdown = markdown.replace(mark, made())
-    return MEASURED.sub(lambda mark: measured_table(mark[1]), markdown)
-
-
-def measured_table(name: str) -> str:
-    """What `python tools/what_happens` found, with the versions below, as Markdown."""
-    found = json.loads((ROOT / "tools" / "what_happens" / "results.json").read_text(encoding="utf-8"))[name]
-    rows = [found["columns"], ["---"] * len(found["columns"]), *found["rows"]]
-    versions = ", ".join(f"{package} {number}" for package, number in found["versions"].items())
-    return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", f"Measured with {versions}."])
+    return markdown
 
 
 def delivery_table(of: Literal["clip", "frames"]) -> str:

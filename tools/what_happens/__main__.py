@@ -1,8 +1,7 @@
 """Measures what other libraries do, for docs/reference/what-happens.md: ``python tools/what_happens``.
 
-It writes `results.json`, which `make docs` puts into the page; ``python tools/what_happens tokens icc`` measures these
-alone. All need the packages of constraints.txt; some need more, beside them and without their dependencies
-(`pip install --no-deps`):
+It writes `results.json` and the tables of the page; ``python tools/what_happens tokens icc`` these alone. All need the
+packages of constraints.txt; some need more, beside them and without their dependencies (`pip install --no-deps`):
 
 - decoders: av==18.1.0 torchcodec==0.17.0 librosa==0.11.0 lazy_loader audioread pooch numba llvmlite, and FFmpeg
   (`apt install ffmpeg`)
@@ -17,7 +16,7 @@ import argparse
 import json
 import warnings
 
-from tables import RESULTS, TABLES
+from tables import PAGE, RESULTS, TABLES, with_table
 
 
 def main() -> None:
@@ -29,6 +28,10 @@ def main() -> None:
         results[name] = TABLES[name]()
         print(name, len(results[name]["rows"]), "rows")
         RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    page = PAGE.read_text("utf-8")
+    for name, table in results.items():
+        page = with_table(page, name, table)
+    PAGE.write_text(page, "utf-8")
 
 
 if __name__ == "__main__":
