@@ -291,6 +291,7 @@ def test_systems_are_compared_as_the_page_says(workplace, tmp_path, monkeypatch,
     assert Path("board/index.html").read_text().count("<audio ") == 15
 
 
+@pytest.mark.long
 def test_code_that_compares_judges_runs(workplace, monkeypatch):
     monkeypatch.chdir(workplace)
     calls, _ = python_blocks(DOCS / "howto" / "compare-judges.md")

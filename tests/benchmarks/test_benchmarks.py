@@ -99,7 +99,7 @@ class TestTurns:
             programs("timing").Player(toy.fail, log=tmp_path / "log")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_program_of_the_cpu_finds_equal_scores(programs, monkeypatch, capsys):
     """Against the naive loop, and one context for many responses against calls of their own."""
     program = programs("cpu")
@@ -113,7 +113,7 @@ def test_the_program_of_the_cpu_finds_equal_scores(programs, monkeypatch, capsys
     assert "one context, 16 responses" in printed
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_baseline_is_the_same_model(tmp_path, programs):
     """Trained by `train` and by the naive loop on the same batches, losses and scores agree."""
     from empathy_judge.models.backbones import NANO_FOLDER

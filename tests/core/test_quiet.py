@@ -55,7 +55,7 @@ def make_manifest(dataset_folder: Path, folder: Path) -> Path:
     return manifest
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_commands_print_our_lines_alone(dataset_folder, judge_folder, backbone_folder, tmp_path):
     manifest = make_manifest(dataset_folder, tmp_path)
     context, response = dataset_folder / "context0.wav", dataset_folder / "p00.wav"

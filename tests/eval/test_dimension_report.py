@@ -213,7 +213,7 @@ def test_length_bias_is_said_where_it_is_certain(make_dataset, sign, more):
 
     def reported(noise: float) -> Any:
         judge = long_is_good(noise, sign=sign)
-        return evaluate(judge, dataset).report.dimensions["empathy"]
+        return evaluate(judge, dataset, checks=()).report.dimensions["empathy"]
 
     own = reported(0.02)
     (sentence,) = sentences("length", length=own.length)

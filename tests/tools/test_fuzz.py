@@ -20,7 +20,7 @@ def fuzz(*words: str) -> tuple[int, dict[str, Any]]:
     return ran.returncode, json.loads(ran.stdout)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_mutation_does_harm():
     """`python tools/fuzz` runs 10,000 others."""
     code, found = fuzz("--mutations", "80", "--seed", "1000000")

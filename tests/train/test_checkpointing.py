@@ -30,6 +30,7 @@ from .conftest import BEST_FILE, LAST_FILE, OF_CLIPS, PROBE, under_torchrun
 from .conftest import LAST_FILE as LAST
 
 TWICE_AN_EPOCH = {"data__batch_size": 2, "trainer__val_check_interval": 3}
+EVERY_STEP = {**TWICE_AN_EPOCH, "checkpoint-steps": 1}
 
 
 @pytest.fixture
@@ -46,8 +47,22 @@ def validated(monkeypatch) -> list[int]:
     return steps
 
 
-@pytest.mark.parametrize("options", [{}, TWICE_AN_EPOCH, {**TWICE_AN_EPOCH, "checkpoint-steps": 1}])
-@pytest.mark.parametrize("moment", ["training_step", "validation_step"])
+@pytest.mark.parametrize(
+    ("moment", "options"),
+    [
+        ("training_step", TWICE_AN_EPOCH),
+        ("validation_step", EVERY_STEP),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in [
+                ("training_step", {}),
+                ("training_step", EVERY_STEP),
+                ("validation_step", {}),
+                ("validation_step", TWICE_AN_EPOCH),
+            ]
+        ),
+    ],
+)
 def test_a_signal_before_or_in_a_validation_leaves_it_to_the_run_that_goes_on(
     moment, options, validated, train_arguments, tmp_path, monkeypatch, capsys
 ):

@@ -194,6 +194,7 @@ def test_auto_keeps_the_probe_unless_adapters_are_clearly_better(train_arguments
     assert "method: auto" in (run.folder / "config.yaml").read_text()
 
 
+@pytest.mark.long
 def test_auto_asks_for_an_interval_where_there_are_groups_enough(train_arguments, tmp_path, capsys):
     words = {"method": "auto", "folds": 3, **OF_CLIPS, "trainer__max_epochs": 1}
     train(train_arguments(tmp_path / "run", **words))
@@ -218,6 +219,7 @@ def test_auto_keeps_adapters_that_are_ahead(low, kept, parts, train_arguments, t
     assert load_any(run.folder).judge.settings.lora.parts == parts
 
 
+@pytest.mark.long
 def test_where_adapters_of_folds_began_is_the_mean_of_the_folds(train_arguments, tmp_path):
     run = train(train_arguments(tmp_path / "run", folds=3, **OF_CLIPS, trainer__max_epochs=1))
     starts = [best_of(run.folder / "lora" / f"fold{n}")["description"]["provenance"]["start"] for n in (1, 2, 3)]

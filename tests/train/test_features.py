@@ -55,7 +55,7 @@ def curve(words: list[str], losses: list[float] | None = None) -> np.ndarray:
         ("audio", {}),
         pytest.param("audio", UPPER, marks=pytest.mark.long),
         pytest.param("layers", UPPER, marks=pytest.mark.long),
-        ("layers", CUT),
+        pytest.param("layers", CUT, marks=pytest.mark.long),
     ],
 )
 def test_the_loss_curve_is_that_of_the_plain_path(cache, options, train_arguments, tmp_path):

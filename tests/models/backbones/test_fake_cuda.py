@@ -297,7 +297,7 @@ def windows(gpu: OnCuda) -> None:
     assert score.shape == (len(PAIRS), len(SCALES))
 
 
-WHAT = states_and_poolings, heads_and_losses, training_step, scorer, windows
+WHAT = states_and_poolings, training_step, scorer, windows
 
 
 @pytest.mark.parametrize(
@@ -313,6 +313,13 @@ WHAT = states_and_poolings, heads_and_losses, training_step, scorer, windows
 def test_everything_runs_on_one_device_and_no_value_is_asked_for(on_cuda, what):
     with on_cuda.mode:
         what(on_cuda)
+
+
+@pytest.mark.parametrize("family", ["qwen2_audio", "whisper"], indirect=True)
+@pytest.mark.parametrize("depth", [None])
+def test_heads_and_losses_do_not_depend_on_the_family(on_cuda):
+    with on_cuda.mode:
+        heads_and_losses(on_cuda)
 
 
 @pytest.mark.parametrize(
