@@ -137,22 +137,27 @@ def load_clip(source: AudioSource, max_seconds: float | None = None, name: str |
     return Clip(samples, rate, name)
 
 
-def probe(source: AudioSource, name: str | None = None) -> AudioInfo:
+def probe(source: AudioSource, name: str | None = None, max_seconds: float | None = None) -> AudioInfo:
     """Duration, rate and channels from the header, without decoding.
 
     Raises:
-        AudioError: If the clip is missing, empty, cut off or not audio.
+        AudioError: If the clip is missing, empty, cut off or not audio; with `max_seconds`, also if `decode` would
+            refuse its length.
     """
     name = name or _name(source)
-    if isinstance(source, Clip):
-        return AudioInfo(source.seconds, source.rate, 1)
-    content = _read(source, name)
+    content = source if isinstance(source, Clip) else _read(source, name)
     try:
-        sound, _, count = _open(content)
+        if isinstance(content, Clip):
+            rate, channels, count = content.rate, 1, len(content.samples)
+        else:
+            sound, _, count = _open(content)
+            with sound:
+                rate, channels = sound.samplerate, sound.channels
+        if max_seconds is not None:
+            _check_length(count, rate, max_seconds)
     except AudioError as error:
         raise error.at(name) from None
-    with sound:
-        return AudioInfo(count / sound.samplerate, sound.samplerate, sound.channels)
+    return AudioInfo(count / rate, rate, channels)
 
 
 def audio_hash(source: AudioSource) -> str:

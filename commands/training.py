@@ -81,7 +81,7 @@ class Train:
             parsed = parser.parse(self.words)
             parser.check(parsed)
             from ..models.hub import is_hub_name, require_backbone
-            from ..train.settings import shapes_of
+            from ..models.shapes import shapes_of
 
             name = parsed.judge.backbone
             needed = not parsed.dry_run or shapes_of(name) is None

@@ -117,7 +117,7 @@ class Predictor:
             tokens: Most tokens per forward pass. None = as many as suit the device (`batch_tokens`).
         """
         self.judge, self.windows, self.ahead = judge, windows, judge.device.type != "cpu"
-        self.batch_size = batch_size or (_ON_GPU if self.ahead else _ON_CPU)
+        self.batch_size = batch_size or most_pairs(self.ahead)
         self.long_clips: LongClips = "window" if windows else "refuse"
         tokens = batch_tokens(judge) if tokens is None else tokens
         self._counts_tokens = math.isfinite(tokens)
@@ -241,6 +241,11 @@ class Predictor:
             predictions = [(rows, prediction.to_host()) for rows, prediction in predictions]
             arrived = mark(judge.device)
         return _Computed(pairs, windows, facts, outcomes, predictions, arrived)
+
+
+def most_pairs(on_gpu: bool) -> int:
+    """Most pairs of a forward pass, unless somebody says otherwise."""
+    return _ON_GPU if on_gpu else _ON_CPU
 
 
 def mark(device: torch.device) -> torch.cuda.Event:
