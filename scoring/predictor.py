@@ -60,6 +60,8 @@ class _Window:
     given: list[Pair | AudioError]
     opened: dict[AudioSource, Future[OpenedClip | None]]  # clips that are read ahead
     members: list[_Computed] = field(default_factory=list)  # results of each member of an ensemble
+    # clips that every member hears with an audio tower of its own; None = one hears for all
+    kept: dict[AudioSource, OpenedClip] | None = None
 
 
 class _Computed(NamedTuple):
@@ -143,12 +145,14 @@ class Predictor:
             try:
                 for window in _one_ahead(windows) if self.ahead else windows:
                     with self._turn:
+                        window.kept = {} if judge.members and judge.trains_tower else None
                         for member, weights in enumerate(judge.members or [None]):
                             if weights is not None:
                                 judge.use(weights)
                             # where members share the tower, audio states are the same for all
                             number = member if judge.trains_tower else None
                             window.members.append(self._predict(window, number, workers))
+                        window.kept = None
                     computed.append(window)
                     # One window behind: while its scores are read, the GPU has the next one to do
                     if len(computed) > self.ahead:
@@ -191,7 +195,7 @@ class Predictor:
         sources = [pair.clips for pair in pairs]
         # A clip is encoded once, however many pairs it is in
         distinct = dict.fromkeys(itertools.chain(*sources))
-        states, facts, failed = self._encoder.encode(distinct, member, workers, window.opened)
+        states, facts, failed = self._encoder.encode(distinct, member, workers, window.opened, window.kept)
         # A clip that cannot be read costs its own pairs and no others
         outcomes: dict[int, AudioError] = {}
         # equal pairs are computed once: otherwise rounding would rank one above the other

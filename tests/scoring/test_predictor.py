@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+from empathy_judge.audio import decode as decode_module
+from empathy_judge.audio.decode import Clip
 from empathy_judge.core.errors import AudioError, UserError
 from empathy_judge.data_modules.schema import Pair, Turn
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.settings import LoraSettings
+from empathy_judge.scoring import clip_encoder
 from empathy_judge.scoring.artifact import load_any
 from empathy_judge.scoring.batches import Workers
 from empathy_judge.scoring.ensemble import write_ensemble
@@ -78,13 +81,47 @@ def test_working_ahead_changes_no_result(judge, asked, tokens):
     assert [one.facts for one in predictor.run(asked)] == facts
 
 
-def test_members_of_an_ensemble_hear_what_was_decoded_ahead(make_judge, asked, tmp_path):
+def test_members_of_an_ensemble_hear_what_was_decoded_once(make_judge, asked, tmp_path, monkeypatch):
     """Each has an audio tower of its own."""
     lora = LoraSettings(parts=["audio_tower"], rank=2)
     members = [saved(make_judge(lora, seed), tmp_path / str(seed)) for seed in (1, 2)]
     write_ensemble(members, tmp_path / "both", False)
     both = load_any(tmp_path / "both").judge
+    watched, good = (
+        Watched(both, monkeypatch),
+        [pair for pair in asked if isinstance(pair, Pair) and pair.pair_id.isdigit()],
+    )
     check_same(said(ahead(both, 4, windows=False).run(asked)), said(Predictor(both, 4, windows=False).run(asked)))
+    watched.happened.clear()
+    assert len(list(Predictor(both, 64, measures=True).run(good))) == 46
+    distinct = {source for pair in good for source in pair.clips}
+    assert sum(what.startswith("decoded") for what in watched.happened) == len(distinct)
+
+
+def _shapes(pair: Pair) -> list[tuple[int, ...]]:
+    return [source.samples.shape for source in pair.clips if isinstance(source, Clip)]
+
+
+@pytest.mark.parametrize("place", ["decoding", "measuring"])
+def test_a_clip_that_the_memory_is_too_small_for_costs_its_own_pair_alone(place, judge, asked, monkeypatch):
+    expected = said(Predictor(judge, 4, windows=False, measures=True).run(asked))
+    module, name = (decode_module, "_check_amplitude") if place == "decoding" else (clip_encoder, "clip_facts")
+    plain = getattr(module, name)
+
+    def failing(samples, rate):
+        if len(samples if place == "decoding" else samples[0]) == 4_000:  # of the pairs 10, 33 and others
+            raise MemoryError
+        return plain(samples, rate)
+
+    monkeypatch.setattr(module, name, failing)
+    found = said(ahead(judge, 4, windows=False, measures=True).run(asked))
+    short = {pair.pair_id for pair in asked if isinstance(pair, Pair) and clip(0.25).samples.shape in _shapes(pair)}
+    assert len(short) > 3
+    for own, plain_one in zip(found, expected, strict=True):
+        if own[0] in short:
+            assert own[1] == "<4000 samples>: takes more memory than there is"
+        else:
+            check_same([own], [plain_one])
 
 
 def test_a_pass_has_so_many_tokens_at_most(judge, asked, monkeypatch):
