@@ -6,20 +6,21 @@ soundfile decodes and torchaudio resamples: torchaudio's own loader needs FFmpeg
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import math
 import re
 import stat
-from collections.abc import Hashable
-from contextlib import suppress
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import soundfile
 
-from ..core.errors import AudioError, os_reason
+from ..core.errors import AudioError, os_reason, system_error
 from ..core.files import file_hash
 from ..core.spellings import spelling_hint
 from .containers import PLAIN, wav_content, with_true_sizes, without_filling
@@ -74,7 +75,7 @@ class Clip:
         try:
             _check_rate(self.rate)
         except AudioError as error:
-            raise error.at(_name(self)) from None
+            raise error.at(name_of(self)) from None
         with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, which is refused
             object.__setattr__(self, "samples", np.ascontiguousarray(self.samples, dtype=np.float32))
 
@@ -117,42 +118,66 @@ def decode(source: AudioSource, rate: int, max_seconds: float | None = None, nam
             `max_seconds`, or holds NaN, infinite or unscaled samples.
     """
     clip = load_clip(source, max_seconds, name)
-    return resample(clip.samples, clip.rate, rate)
+    with memory_for(clip.name):
+        return resample(clip.samples, clip.rate, rate)
 
 
 def load_clip(source: AudioSource, max_seconds: float | None = None, name: str | None = None) -> Clip:
     """Reads a whole clip at its own rate; otherwise as `decode`."""
-    name = name or _name(source)
-    # The whole file at once: it is checked to its end before a sample of it counts
-    content = source if isinstance(source, Clip) else _read(source, name)
-    try:
-        if isinstance(content, Clip):
-            samples, rate = content.samples, content.rate
-            _check_length(len(samples), rate, max_seconds)
-        else:
-            samples, rate = _decoded(content, max_seconds)
-        _check_amplitude(samples, rate)
-    except AudioError as error:
-        raise error.at(name) from None
+    name = name or name_of(source)
+    with memory_for(name):
+        # The whole file at once: it is checked to its end before a sample of it counts
+        content = source if isinstance(source, Clip) else _read(source, name)
+        try:
+            if isinstance(content, Clip):
+                samples, rate = content.samples, content.rate
+                _check_length(len(samples), rate, max_seconds)
+            else:
+                samples, rate = _decoded(content, max_seconds)
+            _check_amplitude(samples, rate)
+        except AudioError as error:
+            raise error.at(name) from None
     return Clip(samples, rate, name)
 
 
-def probe(source: AudioSource, name: str | None = None) -> AudioInfo:
+@contextmanager
+def memory_for(name: str) -> Iterator[None]:
+    """Where memory does not suffice for what is done to a clip, that is an error of the clip: others go on.
+
+    Raises:
+        AudioError: If it does not.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch has the latter
+        found = system_error(error)
+        if found is None or found.errno != errno.ENOMEM:
+            raise
+        raise AudioError(f"{name}: takes more memory than there is", "too large for the memory") from None
+
+
+def probe(source: AudioSource, name: str | None = None, max_seconds: float | None = None) -> AudioInfo:
     """Duration, rate and channels from the header, without decoding.
 
     Raises:
-        AudioError: If the clip is missing, empty, cut off or not audio.
+        AudioError: If the clip is missing, empty, cut off or not audio; with `max_seconds`, also if `decode` would
+            refuse its length.
     """
-    name = name or _name(source)
-    if isinstance(source, Clip):
-        return AudioInfo(source.seconds, source.rate, 1)
-    content = _read(source, name)
+    name = name or name_of(source)
+    with memory_for(name):
+        content = source if isinstance(source, Clip) else _read(source, name)
     try:
-        sound, _, count = _open(content)
+        if isinstance(content, Clip):
+            rate, channels, count = content.rate, 1, len(content.samples)
+        else:
+            sound, _, count = _open(content)
+            with sound:
+                rate, channels = sound.samplerate, sound.channels
+        if max_seconds is not None:
+            _check_length(count, rate, max_seconds)
     except AudioError as error:
         raise error.at(name) from None
-    with sound:
-        return AudioInfo(count / sound.samplerate, sound.samplerate, sound.channels)
+    return AudioInfo(count / rate, rate, channels)
 
 
 def audio_hash(source: AudioSource) -> str:
@@ -185,7 +210,8 @@ def known_by(source: AudioSource) -> Hashable:
     return source
 
 
-def _name(source: AudioSource) -> str:
+def name_of(source: AudioSource) -> str:
+    """What messages call a clip."""
     if isinstance(source, StoredClip):
         return source.name
     if isinstance(source, Clip):

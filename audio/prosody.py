@@ -6,11 +6,15 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from .decode import resample
+
+if TYPE_CHECKING:
+    import torch  # takes seconds, which `agreement` and `plan`, without audio, should not wait for
 
 RATE = 16_000
 """Hz; clips are measured at this rate."""
@@ -18,6 +22,8 @@ HOP = 320
 """Samples between frames (20 ms)."""
 _WINDOW = 800  # 50 ms: three periods of the lowest pitch
 _LOWEST, _HIGHEST = 65.0, 550.0  # Hz
+_LAGS = slice(int(RATE / _HIGHEST), int(RATE / _LOWEST) + 1)
+_N_FFT = 1_056  # without wrapping around up to the largest lag: 800 + 246; of small factors, which an FFT likes
 _VOICED = 0.45  # autocorrelation peak above which a frame counts as voiced (Boersma, 1993)
 _OCTAVE_COST = 0.02  # favours the shorter of two equally good periods (Boersma, 1993)
 MIN_VOICED = 10
@@ -57,33 +63,50 @@ def track(samples: np.ndarray) -> Track:
     Args:
         samples: Mono `(samples,)` at `RATE` Hz, at least one frame long.
     """
-    import torch  # takes seconds, which `agreement` and `plan`, without audio, should not wait for
+    import torch
 
     padded = torch.nn.functional.pad(torch.from_numpy(np.ascontiguousarray(samples)), (_WINDOW // 2, _WINDOW // 2))
-    window = torch.hann_window(_WINDOW)
-    lags = torch.arange(int(RATE / _HIGHEST), int(RATE / _LOWEST) + 1)
-    n_fft = 2 * _WINDOW
-    # the autocorrelation of a windowed frame falls with the lag as that of the window does: it is divided by it
-    of_window = torch.fft.irfft(torch.fft.rfft(window, n_fft).abs().square(), n_fft)
+    window, of_window, cost = _window()
     parts = []
     for frames in padded.unfold(0, _WINDOW, HOP).split(_BLOCK):
         # digital silence has -120 dB, not minus infinity, and a correlation of 0, not NaN
         level = 10 * torch.log10(frames.square().mean(-1) + 1e-12)
         centred = (frames - frames.mean(-1, keepdim=True)) * window
-        correlation = torch.fft.irfft(torch.fft.rfft(centred, n_fft).abs().square(), n_fft)
+        correlation = _autocorrelation(centred)
         # 1e-9: a silent frame has a correlation of 0 at every lag, and 0 / 0 would be a voice of no pitch
-        normalised = correlation[:, lags] / (correlation[:, :1] + 1e-9) / (of_window[lags] / of_window[0])
-        best_lag = (normalised - _OCTAVE_COST * torch.log2(lags * _LOWEST / RATE)).argmax(-1)
+        normalised = correlation[:, _LAGS] / (correlation[:, :1] + 1e-9) / of_window
+        best_lag = (normalised - cost).argmax(-1)
         parts.append((level, best_lag, normalised.gather(1, best_lag[:, None])[:, 0].clamp(0, 1)))
     level, best_lag, peak = map(torch.cat, zip(*parts, strict=True))
     # Relative to the loudest frame, since recordings differ in level by more than speech and pauses do
     active = level > level.max() - _SILENCE_DB
-    pitch = RATE / lags[best_lag].double()
+    pitch = RATE / (best_lag + _LAGS.start).double()
     pitch[~(active & (peak > _VOICED))] = torch.nan
     smoothed = torch.nn.functional.pad(pitch, (1, 1), value=torch.nan).unfold(0, 3, 1).nanmedian(-1).values
     # The median has filled frames at the edges of voiced stretches: no pitch was heard there
     smoothed[pitch.isnan()] = torch.nan
     return Track(smoothed.numpy(), level.double().numpy(), peak.double().numpy(), active.numpy())
+
+
+@cache
+def _window() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The window of a frame, its autocorrelation at each lag, by which that of a windowed frame falls with the lag, and
+    what a lag costs."""
+    import torch
+
+    window = torch.hann_window(_WINDOW)
+    correlation = _autocorrelation(window)
+    lags = torch.arange(_LAGS.start, _LAGS.stop)
+    return window, correlation[_LAGS] / correlation[0], _OCTAVE_COST * torch.log2(lags * _LOWEST / RATE)
+
+
+def _autocorrelation(frames: torch.Tensor) -> torch.Tensor:
+    """Of frames `(..., _WINDOW)`, right up to the largest lag."""
+    import torch
+
+    spectrum = torch.fft.rfft(frames, _N_FFT)
+    # The square of a magnitude without its root, which takes five times as long
+    return torch.fft.irfft(torch.addcmul(spectrum.real.square(), spectrum.imag, spectrum.imag), _N_FFT)
 
 
 def steady_pitch(frames: Track) -> np.ndarray:

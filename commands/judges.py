@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, asdict, dataclass, fields, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from ..core.errors import AudioError, UserError
 from ..core.option_values import AnyNumber, Port, Processes, Seed, Whole, any_number
 from ..core.processes import find_launch, say
 from ..core.written import writing
-from ..eval.measurement import Loading, chosen
+from ..eval.measurement import Loading, Placed, chosen
 from ..serving.settings import Limits, ServiceSettings, host_name, listen, read_token, return_memory
 from . import DONE, FAILED_CHECKS
 from .options import first_given
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ..scoring.assessment import Assessment, Ranked
+    from ..scoring.batch.manifest import Row
     from ..scoring.scorer import Scorer
     from ..scoring.three_way import OverNext
 
@@ -67,6 +68,8 @@ class Score(Printing, Loading):
         overwrite: replace an --out that this command did not write
         checksums: find files that changed since an earlier command by their content, not by size and modification time
         batch_size (PAIRS): most pairs per forward pass (default: 16; on a GPU 128, or as many as its memory holds)
+        dry_run: say how many pairs and minutes it is, how large passes are, and how long it takes; nothing is scored
+        gpu_gib: ask --dry-run about a GPU with so much memory (default: the device here)
     """
 
     EXAMPLE: ClassVar[str] = "judge --manifest pairs.csv --out scores.csv"
@@ -86,8 +89,12 @@ class Score(Printing, Loading):
     overwrite: bool = False
     checksums: bool = False
     batch_size: Whole | None = None
+    dry_run: bool = False
+    gpu_gib: Whole | None = None
 
     def run(self) -> int:
+        if self.gpu_gib is not None and not self.dry_run:
+            raise UserError("score: --gpu-gib; expected with --dry-run")
         if self.response is not None and self.manifest is None and Path(self.response).is_dir():
             from ..scoring.batch.paired_folders import manifest_of_folders
 
@@ -116,6 +123,10 @@ class Score(Printing, Loading):
             raise UserError(f"score: {into_file} without --out; expected JUDGE --manifest FILE --out FILE {into_file}")
         if find_launch().world > 1 or self.engine != "local":
             raise UserError("score: in several processes; expected JUDGE --manifest FILE --out FILE")
+        if self.dry_run:
+            from ..scoring.batch.manifest import rows_of_manifest
+
+            return self._say_what_it_takes(rows_of_manifest(Path(self.manifest), root))
         scorer = self._open()
         from ..scoring.batch.scores import print_scores, windows_in_words
         from ..scoring.batch.tally import in_words
@@ -134,8 +145,29 @@ class Score(Printing, Loading):
             scorer.require_calibration()
         return scorer
 
+    def _say_what_it_takes(self, rows: Iterable[Row], done: int = 0, one: bool = False) -> int:
+        """Print what scoring these rows takes; of `one` pair, what is wrong with it is an error."""
+        from ..models.hub import require_judge
+
+        require_judge(Path(self.judge), self.backbone, shapes=True)
+        from ..scoring.batch.dry_run import dry_run
+
+        how = {**chosen(self, Placed), "windows": self.windows, "batch_size": self.batch_size, "level": self.level}
+        plan = dry_run(Path(self.judge), rows, gpu_gib=self.gpu_gib, done_before=done, **how)
+        if one and plan.first_failure:
+            raise UserError(plan.first_failure)
+        self.tell(plan, lambda found: found.lines())
+        return FAILED_CHECKS if plan.failed else DONE
+
     def _score_pair(self, context: str, response: str) -> int:
         """Print the scores of a pair."""
+        if self.dry_run:
+            from ..scoring.audio_inputs import make_pair
+            from ..scoring.batch.manifest import Row
+
+            return self._say_what_it_takes(
+                [Row("1", make_pair("1", _context(context), response, self.situation))], one=True
+            )
         scorer = self._open()
         from ..scoring.calibration import DEFAULT_LEVEL
         from ..scoring.score_table import flat_scores
@@ -160,9 +192,9 @@ class Score(Printing, Loading):
         from ..models.hub import require_judge
 
         judge = Path(self.judge)
-        require_judge(judge, self.backbone)
+        require_judge(judge, self.backbone, shapes=self.dry_run)
         from ..scoring.batch.job import Job
-        from ..scoring.batch.run import make_engine, score_manifest
+        from ..scoring.batch.run import done_before, make_engine, score_manifest
 
         settings = {**chosen(self, Loading), "batch_size": self.batch_size}
         # Each worker loads the judge on a device of its own
@@ -170,6 +202,11 @@ class Score(Printing, Loading):
         job = Job(judge, manifest, out, self.level, self.checksums, self.audio_root, settings)
         launch = find_launch()
         engine = make_engine(self.engine, launch, self.device, self.workers)
+        if self.dry_run:
+            from ..scoring.batch.manifest import rows_of_manifest
+
+            rows = rows_of_manifest(manifest, self.audio_root)
+            return self._say_what_it_takes(rows, done_before(job, self.restart, self.overwrite))
         summary = score_manifest(job, engine, launch, self.restart, self.overwrite)
         if summary is None:  # rank 0 reports the result
             return DONE

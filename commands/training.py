@@ -81,7 +81,7 @@ class Train:
             parsed = parser.parse(self.words)
             parser.check(parsed)
             from ..models.hub import is_hub_name, require_backbone
-            from ..train.settings import shapes_of
+            from ..models.shapes import shapes_of
 
             name = parsed.judge.backbone
             needed = not parsed.dry_run or shapes_of(name) is None
@@ -340,16 +340,15 @@ class Ensemble(Printing):
 
 
 def can_be_read(settings: DataSettings) -> bool:
-    """Whether there is a dataset with the splits that a recipe names."""
-    from ..data_modules.schema import PairDataset
+    """Whether there is a dataset with the splits that a recipe names; training reads the rest of it."""
+    from ..data_modules.storage import split_names
 
+    named = [settings.train_split, settings.validation_split]
+    wanted = {name for splits in named for name in ([splits] if isinstance(splits, str) else splits)}
     try:
-        dataset = PairDataset.load(settings.path)
-        for splits in (settings.train_split, settings.validation_split):
-            dataset.subset([splits] if isinstance(splits, str) else splits)
+        return wanted <= split_names(settings.path)
     except UserError:
         return False
-    return True
 
 
 def _read_report(path: Path, loaded: LoadedJudge) -> Mapping[str, Any]:

@@ -6,14 +6,15 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from ..audio.stored_clips import CONTEXT, RESPONSE, StoredFile
-from ..core.errors import DataError, Locate, bad_value, counted, place
-from ..core.files import DataPath, RemotePath, path_version
+from ..core.errors import DataError, Locate, bad_value, counted, place, system_errors
+from ..core.files import DataPath, RemotePath, data_path, path_version
 from ..core.parquet import leaf_names, open_parquet, parquet_errors
 from .ratings import A_NAME, NAME, OPTIONAL_COLUMNS, PREFERENCE_COLUMNS, RATING_COLUMNS, is_name
 from .steps import as_written
@@ -275,3 +276,20 @@ def _tag_fault(tags: Tags, tag_columns: Collection[str]) -> tuple[str, object, s
             column = f"{TAG_PREFIX}{name}"
             return column if column in tag_columns else TAGS, value, A_NAME
     return TAGS, [name for name, _ in tags], "each name once, sorted"
+
+
+def split_names(folder: str | Path | RemotePath) -> set[str | None]:
+    """The splits of a dataset folder, of which nothing else is read or checked; None = that of pairs without one.
+
+    Raises:
+        DataError: If there are no such tables.
+    """
+    root = data_path(folder)
+    with system_errors(root, "read"):
+        files = pairs_files(root)
+        apart = files != [root / PAIRS_FILE] and (root / SPLITS_FILE).is_file()
+        names: set[str | None] = set()
+        for path in [root / SPLITS_FILE] if apart else files:
+            with parquet_errors(path), open_parquet(path) as file:
+                names.update(file.read(["split"])["split"].unique().to_pylist())
+        return names

@@ -37,6 +37,7 @@ from huggingface_hub.utils import validate_repo_id
 from ..core.errors import DataError, UserError
 from ..core.yaml_files import read_yaml
 from . import CHECKPOINTS, CONFIG_FILE, JUDGE_FILE, NANO
+from .shapes import shapes_of
 
 _NO_LOGIN = "not logged in: set HF_TOKEN or run `hf auth login`"
 # No other files of a judge are read, and code is never run
@@ -74,8 +75,9 @@ def check_judge(path: Path) -> None:
         raise UserError(f"{path}: expected a judge folder (with {JUDGE_FILE}), a run folder or a checkpoint")
 
 
-def require_judge(path: Path, backbone: str | None = None) -> None:
-    """Check that a judge and its backbone (or the one it is loaded on now) are available, as far as their names tell.
+def require_judge(path: Path, backbone: str | None = None, shapes: bool = False) -> None:
+    """Check that a judge and its backbone (or the one it is loaded on now) are available, as far as their names tell;
+    with `shapes`, those that come with the package do in place of a backbone.
 
     Commands call this before they load torch, which takes seconds. Files are checked when they are loaded.
 
@@ -90,7 +92,7 @@ def require_judge(path: Path, backbone: str | None = None) -> None:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
     name, revision = backbone or settings.get("backbone"), settings.get("revision")
-    if isinstance(name, str) and isinstance(revision, str | None):
+    if isinstance(name, str) and isinstance(revision, str | None) and not (shapes and shapes_of(name)):
         require_backbone(name, revision)
 
 

@@ -231,14 +231,19 @@ class EmpathyJudge(nn.Module):
         A pair that is read in windows counts the tokens of all its rows. Exact to the one or two that resampling may
         shift.
         """
-        counts = []
-        for pair in pairs:
-            lengths = [math.ceil(seconds[source] * self.backbone.sampling_rate) for source in pair.clips]
-            windows = [self._windows(samples, self.settings.long_clips) for samples in lengths]
-            audio = sum(self.backbone.audio_tokens(samples) for _, samples in windows)
-            # Exact, since batches are planned by it: a pair that is longer than planned would pass the memory
-            counts.append(math.prod(number for number, _ in windows) * (self.question_tokens(pair) + audio))
-        return np.array(counts, dtype=np.int64)
+        # Exact, since batches are planned by it: a pair that is longer than planned would pass the memory
+        rows = (self.rows_of(pair, seconds) for pair in pairs)
+        return np.array(
+            [number * (self.question_tokens(pair) + audio) for pair, (number, audio) in zip(pairs, rows, strict=True)],
+            dtype=np.int64,
+        )
+
+    def rows_of(self, pair: Pair, seconds: Mapping[AudioSource, float]) -> tuple[int, int]:
+        """How many rows a pair makes, one for each combination of windows, and the audio tokens of each."""
+        lengths = [math.ceil(seconds[source] * self.backbone.sampling_rate) for source in pair.clips]
+        windows = [self._windows(samples, self.settings.long_clips) for samples in lengths]
+        audio = sum(self.backbone.audio_tokens(samples) for _, samples in windows)
+        return math.prod(number for number, _ in windows), audio
 
     def check_text(self, pair: Pair, audio_tokens: int = 0) -> None:
         """Check that the backbone can read the question about a pair, together with so many audio tokens.
@@ -395,6 +400,11 @@ class EmpathyJudge(nn.Module):
         names = trained_in_full(self.backbone, self.settings.lora)  # an export replaces the settings
         return {key: weight for name in names for key, weight in weights_of(self.backbone, name)}
 
+    def longest_clip(self, long_clips: LongClips) -> float:
+        """Seconds of the longest clip that is read."""
+        limit = self.backbone.max_seconds
+        return max(limit, min(limit * MOST_WINDOWS, _LONGEST)) if long_clips == "window" else limit
+
     def decode(self, source: AudioSource, long_clips: LongClips | None = None) -> list[np.ndarray]:
         """Windows `(samples,)` of a clip at the backbone's rate: one, unless the clip is too long and may be cut (by
         default as in training).
@@ -403,11 +413,8 @@ class EmpathyJudge(nn.Module):
             AudioError: If the clip cannot be read, exceeds the maximum audio length and may not be cut, or lasts longer
                 than an hour or `MOST_WINDOWS` windows.
         """
-        rate, limit = self.backbone.sampling_rate, self.backbone.max_seconds
-        long_clips = long_clips or self.settings.long_clips
-        if long_clips == "window":
-            limit = max(limit, min(limit * MOST_WINDOWS, _LONGEST))
-        samples = decode(source, rate, limit)
+        rate, long_clips = self.backbone.sampling_rate, long_clips or self.settings.long_clips
+        samples = decode(source, rate, self.longest_clip(long_clips))
         if len(samples) <= self.backbone.max_seconds * rate:
             return [samples]
         # Equal parts: a last window of a fraction of a second would hold no speech

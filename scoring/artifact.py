@@ -21,10 +21,20 @@ from ..core.quiet import silence_libraries
 from ..core.staging import check_new, staged_folder
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, JUDGE_FILE
 from ..models.backbones.configuration import configuration, difference
-from ..models.description import EXPORT, SCHEMA_VERSION, Description, Provenance, check_alike, parse, read_json
+from ..models.description import (
+    BACKBONE,
+    EXPORT,
+    SCHEMA_VERSION,
+    Description,
+    Provenance,
+    check_alike,
+    parse,
+    read_json,
+)
 from ..models.judge import EmpathyJudge
 from ..models.lora import trained_in_full
 from ..models.settings import BuiltSettings, Quantization
+from ..models.shapes import without_hub
 from ..models.weight_files import (
     check_backbone,
     check_hash,
@@ -187,6 +197,32 @@ def read_settings(path: Path) -> BuiltSettings:
     return stored.parsed.settings
 
 
+def described(path: Path, backbone: str | None = None) -> LoadedJudge:
+    """A judge as `load_any` reads it, but without weights: its shapes, and what its folder says. A backbone on the hub
+    gives way to the shapes that come with the package, if it is among these.
+
+    Raises:
+        UserError: If there is no such judge, its description or calibration is broken, or a file of its folder is
+            missing.
+    """
+    from ..models.hub import check_judge, judge_folder
+
+    silence_libraries()
+    path = judge_folder(path, None)
+    check_judge(path)
+    stored = _opened(path)
+    parsed, folder = stored.parsed, stored.file.parent
+    for name in parsed.sha256 if stored.weights is None else ():
+        if not (folder / name).is_file():
+            raise UserError(f"{folder / name}: missing; {stored.file} names this file")
+    backbone = str(folder / BACKBONE) if parsed.export is not None else backbone or parsed.settings.backbone
+    settings = without_hub(replace(parsed.settings, backbone=backbone, quantization="none"))
+    judge = EmpathyJudge(settings, parsed.dimensions, weights=False)
+    values, where = stored.calibration()
+    calibration = None if values is None else from_json(values, where, judge.dimensions)
+    return LoadedJudge(judge, stored.description, calibration)
+
+
 def read_into(loaded: LoadedJudge, path: Path) -> dict[str, Any]:
     """Put the trained weights of another judge folder, run folder or checkpoint into a judge of the same settings; its
     frozen weights stay.
@@ -221,6 +257,13 @@ class _Stored:
             # Frozen weights are not there; `check_keys` was strict about the others
             judge.load_state_dict(self.weights, strict=False)
 
+    def calibration(self) -> tuple[Any, str]:
+        """The values of its calibration, None = there is none, and where they stand."""
+        path = self.file.parent.parent / CALIBRATION_FILE
+        if self.weights is not None and path.is_file():
+            return read_json(path), str(path)
+        return self.description.get("calibration"), f"{self.file}: calibration"
+
 
 def _opened(path: Path) -> _Stored:
     file, weights = path / JUDGE_FILE, None
@@ -251,10 +294,7 @@ def _load(stored: _Stored, placement: Placement) -> LoadedJudge:
         read_into(LoadedJudge(judge, description), member.parent)
         judge.members.append({key: weight.detach().clone() for key, weight in judge.trained().items()})
     judge.eval().requires_grad_(False)
-    values, where = description.get("calibration"), f"{file}: calibration"
-    path = file.parent.parent / CALIBRATION_FILE
-    if in_run and path.is_file():
-        values, where = read_json(path), str(path)
+    values, where = stored.calibration()
     if values is None:
         return LoadedJudge(judge, description)
     calibration = from_json(values, where, judge.dimensions)
@@ -264,7 +304,7 @@ def _load(stored: _Stored, placement: Placement) -> LoadedJudge:
     if calibration.weights == weights_hash(judge):
         return LoadedJudge(judge, {**description, "calibration": values}, calibration)
     if in_run:
-        reason = f"{path} was fitted to other weights than those of {file}; `empathy-judge calibrate` fits it anew"
+        reason = f"{where} was fitted to other weights than those of {file}; `empathy-judge calibrate` fits it anew"
         return LoadedJudge(judge, description, not_calibrated=reason)
     raise UserError(
         f"{where}: fitted to other weights; expected that of this judge (`empathy-judge calibrate` fits it), or null"

@@ -227,9 +227,12 @@ def batches_for(judge: EmpathyJudge, size: int, per_second: float, most_tokens: 
 def batch_tokens(judge: EmpathyJudge) -> float:
     """Most tokens of a pass: on a GPU as many as use it well and fit into the memory that is free. On a CPU, where a
     few pairs are as fast as many, their number is the limit alone."""
-    if judge.device.type != "cuda":
-        return math.inf
-    return min(_MOST_TOKENS, max(1.0, _OF_FREE_MEMORY * free_bytes(judge.device) / _bytes_per_token(judge)))
+    return tokens_in(judge, free_bytes(judge.device)) if judge.device.type == "cuda" else math.inf
+
+
+def tokens_in(judge: EmpathyJudge, free: float) -> float:
+    """Most tokens of a pass on a GPU with so much free memory (bytes)."""
+    return min(_MOST_TOKENS, max(1.0, _OF_FREE_MEMORY * free / bytes_per_token(judge)))
 
 
 def free_bytes(device: torch.device) -> int:
@@ -239,7 +242,7 @@ def free_bytes(device: torch.device) -> int:
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-def _bytes_per_token(judge: EmpathyJudge) -> int:
+def bytes_per_token(judge: EmpathyJudge) -> int:
     """What a layer holds of a token at once, at most: six vectors as wide as the hidden state and three of its MLP in
     the precision of the weights, and two of each in float32, where norms and adapters compute."""
     config: Any = getattr(judge.backbone, "language_model", judge.network).config

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..audio.decode import AudioSource, known_by
+from ..audio.decode import AudioSource, known_by, memory_for, name_of
 from ..audio.prosody import ClipFacts, clip_facts
 from ..core.disk_store import DiskStore
 from ..core.errors import AudioError
@@ -121,7 +121,8 @@ class ClipEncoder:
         if (not known and states is None) or unmeasured:
             windows = self.judge.decode(source, self._long_clips)
         if unmeasured:
-            facts = clip_facts(windows, self.judge.backbone.sampling_rate)
+            with memory_for(name_of(source)):
+                facts = clip_facts(windows, self.judge.backbone.sampling_rate)
         return OpenedClip(key, states, windows, facts)
 
     def encode(
@@ -130,6 +131,7 @@ class ClipEncoder:
         member: int | None = None,
         workers: Workers = SERIAL,
         opened: dict[AudioSource, Future[OpenedClip | None]] | None = None,
+        kept: dict[AudioSource, OpenedClip] | None = None,
     ) -> Encoded:
         """Encode distinct clips.
 
@@ -138,23 +140,27 @@ class ClipEncoder:
             member: The member of an ensemble whose weights the tower has now; None = all members share the tower.
             workers: What makes the inputs of the tower.
             opened: Clips that `workers` have begun to open; those that are used are taken out.
+            kept: Clips that were opened for another member; further ones are added, as long as they take less than
+                `READ_AHEAD`. None = nobody needs them again.
 
         Returns:
             Audio states on the judge's device, as long as they fit there.
         """
         result = Encoded({}, {}, {})
         decoded: list[_Decoded] = []
-        waiting = 0  # bytes
+        waiting, held = 0, sum(clip.nbytes for clip in (kept or {}).values())  # bytes
         # What is known already, and what has to be computed; a clip that cannot be used holds no other up
         for source in clips:
             try:
-                clip = workers.take(opened or {}, source) or self.open(source, member)
+                clip = workers.take(opened or {}, source) or (kept or {}).get(source) or self.open(source, member)
                 states, _ = self._states.get((member, clip.key), (None, 0))
                 if states is None and clip.states is None and not clip.windows:
                     clip = self.open(source, member)  # it was known when it was opened ahead, and dropped since
             except AudioError as error:
                 result.failed[source] = error
                 continue
+            if kept is not None and source not in kept and held + clip.nbytes <= READ_AHEAD:
+                kept[source], held = clip, held + clip.nbytes
             if states is None and clip.states is not None:
                 states = self._kept(clip.states)
                 self._cache((member, clip.key), states)

@@ -60,6 +60,8 @@ class _Window:
     given: list[Pair | AudioError]
     opened: dict[AudioSource, Future[OpenedClip | None]]  # clips that are read ahead
     members: list[_Computed] = field(default_factory=list)  # results of each member of an ensemble
+    # clips that every member hears with an audio tower of its own; None = one hears for all
+    kept: dict[AudioSource, OpenedClip] | None = None
 
 
 class _Computed(NamedTuple):
@@ -117,7 +119,7 @@ class Predictor:
             tokens: Most tokens per forward pass. None = as many as suit the device (`batch_tokens`).
         """
         self.judge, self.windows, self.ahead = judge, windows, judge.device.type != "cpu"
-        self.batch_size = batch_size or (_ON_GPU if self.ahead else _ON_CPU)
+        self.batch_size = batch_size or most_pairs(self.ahead)
         self.long_clips: LongClips = "window" if windows else "refuse"
         tokens = batch_tokens(judge) if tokens is None else tokens
         self._counts_tokens = math.isfinite(tokens)
@@ -143,12 +145,14 @@ class Predictor:
             try:
                 for window in _one_ahead(windows) if self.ahead else windows:
                     with self._turn:
+                        window.kept = {} if judge.members and judge.trains_tower else None
                         for member, weights in enumerate(judge.members or [None]):
                             if weights is not None:
                                 judge.use(weights)
                             # where members share the tower, audio states are the same for all
                             number = member if judge.trains_tower else None
                             window.members.append(self._predict(window, number, workers))
+                        window.kept = None
                     computed.append(window)
                     # One window behind: while its scores are read, the GPU has the next one to do
                     if len(computed) > self.ahead:
@@ -191,7 +195,7 @@ class Predictor:
         sources = [pair.clips for pair in pairs]
         # A clip is encoded once, however many pairs it is in
         distinct = dict.fromkeys(itertools.chain(*sources))
-        states, facts, failed = self._encoder.encode(distinct, member, workers, window.opened)
+        states, facts, failed = self._encoder.encode(distinct, member, workers, window.opened, window.kept)
         # A clip that cannot be read costs its own pairs and no others
         outcomes: dict[int, AudioError] = {}
         # equal pairs are computed once: otherwise rounding would rank one above the other
@@ -241,6 +245,11 @@ class Predictor:
             predictions = [(rows, prediction.to_host()) for rows, prediction in predictions]
             arrived = mark(judge.device)
         return _Computed(pairs, windows, facts, outcomes, predictions, arrived)
+
+
+def most_pairs(on_gpu: bool) -> int:
+    """Most pairs of a forward pass, unless somebody says otherwise."""
+    return _ON_GPU if on_gpu else _ON_CPU
 
 
 def mark(device: torch.device) -> torch.cuda.Event:

@@ -198,12 +198,7 @@ def decode_safely(data: bytes, name: str, max_seconds: float) -> Clip:
     # load_clip refuses a clip that is too long in seconds, before anything is decoded
     if samples > MAX_SAMPLES and info.seconds <= max_seconds:
         raise AudioError(f"{name}: holds {samples:.0f} samples; expected at most {MAX_SAMPLES}", "too long")
-    try:
-        return load_clip(data, max_seconds, name)
-    except MemoryError:
-        raise AudioError(
-            f"{name}: takes more than {MAX_MEMORY >> 20} MiB to decode", "too large for the memory"
-        ) from None
+    return load_clip(data, max_seconds, name)
 
 
 def main() -> None:

@@ -20,17 +20,14 @@ from ..data_modules.datamodule import PairDataModule
 from ..data_modules.sampling import ByTokens
 from ..models.judge import EmpathyJudge
 from ..models.lora import check_trainable, parameter_table
-from ..models.settings import JudgeSettings
-from .memory import GIB, StepMemory, step_memory
+from ..models.shapes import without_hub
+from ..models.work import GIB, RATE, TRAINING, of_the_rate
+from .memory import StepMemory, step_memory
 from .preparation import build_objective, read_data
 from .run_folder import run_folder, starting_point
-from .settings import Recipe, shapes_of
+from .settings import Recipe
 
 CLIP_SECONDS = 8.0
-RATE, SHARE = 770e12, 0.36
-"""Operations a second that products of large bfloat16 matrices reached on an H200, and the share of them that training
-with the 7B shapes of Qwen2-Audio reached, 0.29 to 0.42 (`benchmarks/results/gpu.md`)."""
-_FLOAT32 = 4
 
 
 @dataclass(frozen=True)
@@ -94,12 +91,6 @@ def dry_run(recipe: Recipe) -> None:
         for table in (*tables, memory_table(memory, plan, recipe.clip_seconds or CLIP_SECONDS, gpu)):
             Console().print(table)
     check_trainable(memory.parts, recipe.expected_trainable or {})
-
-
-def without_hub(settings: JudgeSettings) -> JudgeSettings:
-    """The settings with the shapes that come with the package in place of a backbone on the hub."""
-    shapes = shapes_of(settings.backbone)
-    return settings if shapes is None else replace(settings, backbone=str(shapes), revision=None)
 
 
 def plan_of(recipe: Recipe, data: PairDataModule) -> Plan:
@@ -224,9 +215,7 @@ def _rows_of_steps(recipe: Recipe, plan: Plan, memory: StepMemory) -> dict[str, 
     if recipe.trainer.get("accelerator") != "cpu":
         rows["time"] = (
             f"{duration(hours_of(plan, memory) * 3600)} on {counted(plan.processes, 'H200')}, validations and the "
-            f"first reading of clips not counted: {SHARE:.0%} of {RATE / 1e12:.0f} TFLOP/s, which an H200 reached with "
-            "the 7B shapes of Qwen2-Audio (29 to 42 %; docs/reference/speed.md). empathy-judge doctor --bench says the "
-            "rate of another card"
+            f"first reading of clips not counted: {of_the_rate(TRAINING)}"
         )
     rows["a checkpoint"] = f"{_checkpoint_bytes(memory) / 1e6:,.1f} MB; the best and the last are kept"
     return rows
@@ -236,7 +225,7 @@ def hours_of(plan: Plan, memory: StepMemory) -> float:
     """Hours of all steps at the rate that was measured on one H200."""
     per_token = memory.operations / (memory.pairs * memory.tokens)
     tokens = plan.tokens_per_step * (1 - plan.padding) * plan.steps * plan.accumulated
-    return per_token * tokens / (RATE * SHARE) / 3600
+    return per_token * tokens / (RATE * TRAINING) / 3600
 
 
 def memory_table(found: StepMemory, plan: Plan | None, seconds: float, gpu_bytes: float | None) -> Table:

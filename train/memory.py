@@ -14,23 +14,16 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
-from torch.utils.flop_counter import FlopCounterMode
 
 from ..audio.decode import Clip
 from ..core.errors import UserError
 from ..data_modules.schema import Dimension, Pair, Turn
 from ..models.backbones.inputs import Clips, Inputs
 from ..models.backbones.layers import recompute_activations
-from ..models.backbones.loading import NF4_BLOCK
 from ..models.judge import EmpathyJudge
-from ..models.lora import Count, count_parameters, part_of
+from ..models.lora import Count, count_parameters
 from ..models.settings import JudgeSettings
-
-GIB = 2**30
-CUDA_CONTEXT = int(0.7 * GIB)
-"""Memory of the CUDA runtime and its libraries, without tensors: an assumption, it differs between drivers."""
-# NF4: half a byte, a byte of scale for 64 values, 4 bytes of the scales' scale for 256 scales (Dettmers et al., 2023)
-_NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
+from ..models.work import CUDA_CONTEXT, of_a_clip, of_a_token, weight_bytes
 
 
 @dataclass(frozen=True)
@@ -44,9 +37,7 @@ class StepMemory:
     gradients: int  # of the trained weights
     optimizer: int  # AdamW's two moments of every trained weight
     activations: int  # the most that forward and backward pass hold at once on top of these
-    operations: (
-        int  # floating-point operations of the batch, a multiplication and an addition as two; see `_operations`
-    )
+    operations: float  # floating-point operations of the batch, see `models.work`
 
     @property
     def by_kind(self) -> dict[str, int]:
@@ -96,9 +87,7 @@ def step_memory(
     as_trained = _without_weights(settings)
     counts = count_parameters(as_trained.backbone, as_trained.own_modules())
     trained = sum(count.trainable_bytes for count in counts.values())
-    weights = sum(count.bytes for count in counts.values())
-    if settings.quantization == "nf4":
-        weights -= _saved_by_nf4(as_trained)
+    weights = round(weight_bytes(as_trained.backbone, as_trained.own_modules(), settings.quantization))
     # autocast computes with adapters in the dtype of the frozen weights
     autocast = replace(settings, lora=replace(settings.lora, trained_dtype="backbone"))
     judge = _without_weights(autocast) if mixed_precision else as_trained
@@ -110,6 +99,9 @@ def step_memory(
         batch = batch_tokens // tokens
         if not batch:
             raise UserError(f"data.batch_tokens {batch_tokens}: one pair has {tokens}; expected {tokens} or more")
+    work = batch * tokens * sum(of_a_token(judge.backbone))
+    if not audio_cached:
+        work += 2 * batch * sum(of_a_clip(judge.backbone, min(seconds, judge.backbone.max_seconds)))
     return StepMemory(
         parts=counts,
         pairs=batch,
@@ -118,24 +110,13 @@ def step_memory(
         gradients=trained,
         optimizer=2 * trained,
         activations=_activations(judge, inputs, batch, audio_cached),
-        operations=batch * _operations(judge, inputs, audio_cached),
+        operations=work,
     )
 
 
 def _without_weights(settings: JudgeSettings) -> EmpathyJudge:
     shapes = replace(settings, quantization="none")  # the size in 4 bits is counted afterwards
     return EmpathyJudge(shapes, [Dimension("any", 1, 5, 1)], weights=False)
-
-
-def _saved_by_nf4(judge: EmpathyJudge) -> int:
-    """Bytes saved by storing the language model's matrices in 4 bits; adapters keep their precision."""
-    matrices = (
-        module.weight
-        for name, module in judge.network.named_modules()
-        if isinstance(module, nn.Linear) and "lora_" not in name and part_of(judge.backbone, name) == "language_model"
-        if module.in_features % NF4_BLOCK == 0
-    )
-    return round(sum(weight.nbytes - weight.numel() * _NF4_BYTES for weight in matrices))
 
 
 def _pair(judge: EmpathyJudge, seconds: float) -> Pair:
@@ -154,19 +135,6 @@ def _activations(judge: EmpathyJudge, one: Inputs, batch: int, audio_cached: boo
         _step(judge, one, batch, audio_cached)
         gradients = sum(weight.grad.nbytes for weight in judge.network.parameters() if weight.grad is not None)
     return live.peak - gradients
-
-
-def _operations(judge: EmpathyJudge, one: Inputs, audio_cached: bool) -> int:
-    """Floating-point operations of both passes for a pair: those of products of matrices and of convolutions. Those of
-    fused attention are a few per cent of them, and not counted.
-
-    Apart from `_activations`: while torch counts, layers are not computed again (2.11).
-    """
-    judge.network.zero_grad()
-    with _without_content(judge), FlopCounterMode(display=False) as work:
-        _step(judge, one, 1, audio_cached)
-    judge.network.zero_grad()
-    return work.get_total_flops()
 
 
 @contextmanager

@@ -236,13 +236,6 @@ def shipped_recipes() -> list[ShippedRecipe]:
     return recipes
 
 
-def shapes_of(backbone: str) -> Path | None:
-    """Folder with the configuration of a backbone of a shipped recipe, and a vocabulary of a few words: what a dry run
-    counts with. None = the package has none, or a folder has this name."""
-    folder = CONFIGS / "shapes" / backbone.replace("/", "--")
-    return folder if "/" in backbone and not Path(backbone).exists() and folder.is_dir() else None
-
-
 def find_recipe(name: str, option: str = "--config") -> Path:
     """The YAML file of this path or, of a recipe that comes with the package, of this name; `option` is where the user
     wrote it.

@@ -10,11 +10,10 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.processes import duration, say
-from ..models.backbones.base import Backbone
-from ..models.lora import part_of
+from ..models.work import of_a_token
 from .collate import Batch
 from .module import JudgeModule
 
@@ -26,9 +25,9 @@ class RunFacts(Callback):
     """Gives every logger the settings and the data of the run, and after each epoch its speed and model FLOPs
     utilisation; prints a line for each epoch.
 
-    Utilisation is the share of the rate of products of large matrices, which is measured on the device at the start:
-    `4 N` operations for each token where `N` weights are frozen, `6 N` where they are trained (Kaplan et al., 2020), of
-    the language model, or of an encoder that has none. The tower, attention and what is computed again do not count.
+    Utilisation is the share of the rate of products of large matrices, which is measured on the device at the start, by
+    the operations of the language model (`models.work`). The tower and what is computed again do not count; of an
+    encoder without a language model no utilisation is told.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -58,7 +57,9 @@ class RunFacts(Callback):
         }
         for logger in trainer.loggers:
             logger.log_hyperparams(facts)
-        self._work = operations_of(pl_module.judge.backbone)
+        if "language_model" not in pl_module.judge.backbone.parts:
+            return
+        self._work = sum(of_a_token(pl_module.judge.backbone))
         dtype = next(weight.dtype for weight in pl_module.judge.network.parameters() if weight.is_floating_point())
         self._rate = matrix_rate(trainer.strategy.root_device, dtype)
 
@@ -112,16 +113,6 @@ class RunFacts(Callback):
                 told = f" ({', '.join(beside)})" if beside else ""
                 parts.append(f"Spearman {own}{told} for {name}")
         return f"{'; '.join(parts)}; {rate:,.3g} pairs/s, {duration(self._seconds)}"
-
-
-def operations_of(backbone: Backbone) -> float:
-    """Floating-point operations of a training step for each token, see `RunFacts`."""
-    sizes = {True: 0, False: 0}  # trained or not
-    read = ("language_model",) if "language_model" in backbone.parts else ("audio_tower", "fusion")
-    for name, module in backbone.network.named_modules():
-        if isinstance(module, nn.Linear) and part_of(backbone, name) in read:
-            sizes[module.weight.requires_grad] += module.weight.numel()
-    return 4.0 * sizes[False] + 6.0 * sizes[True]
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:

@@ -71,8 +71,8 @@ class WhisperTowerModel(AudioLanguageModel):
         return whole * _states(-(-window // hop)) + _states(-(-rest // hop))
 
     def prepare_clips(self, clips: Sequence[np.ndarray]) -> Clips:
-        """Spectrograms `(windows, bins, frames)`, cut behind the longest window instead of padded to 30 s; for a tower
-        on a GPU the samples, of which it makes them."""
+        """Spectrograms `(windows, bins, frames)` as the extractor makes them, cut behind the longest window instead of
+        padded to 30 s; for a tower on a GPU the samples, of which it makes them."""
         size, hop = self.extractor.n_samples, self.extractor.hop_length
         windows = [clip[start : start + size] for clip in clips for start in range(0, len(clip), size)]
         longest = max(map(len, windows))
@@ -80,11 +80,15 @@ class WhisperTowerModel(AudioLanguageModel):
         padded_length = min(longest + self.extractor.n_fft + 4 * hop, size) // hop * hop
         rows = [-(-len(clip) // size) for clip in clips]
         # Dither is random noise, which the official extractor adds
-        if self.makes_spectrograms and not self.extractor.dither:
+        if not self.extractor.dither and longest <= padded_length:
             samples = torch.zeros(len(windows), padded_length)
             for row, window in zip(samples.numpy(), windows, strict=True):
                 row[: len(window)] = window
-            return Clips(samples, [-(-len(window) // hop) for window in windows], rows, as_samples=True)
+            lengths = [-(-len(window) // hop) for window in windows]
+            if self.makes_spectrograms:
+                return Clips(samples, lengths, rows, as_samples=True)
+            # The extractor says the same, and takes half as long again
+            return Clips(log_mel(samples, self.extractor), lengths, rows)
         extracted = self.extractor(
             windows,
             sampling_rate=self.sampling_rate,

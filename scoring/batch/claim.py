@@ -56,6 +56,11 @@ class Claim:
                 time.sleep(_PAUSE)
         raise self._busy("a plan that cannot be read")
 
+    def refuse_another(self) -> None:
+        """Raise the `UserError` of `take` if another job has done something in the folder."""
+        if (different := self._different()) is not None and self._parts.entries():
+            raise self._begun(different)
+
     def close(self) -> None:
         """Let others begin another job."""
         if self._file is not None:

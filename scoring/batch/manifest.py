@@ -362,3 +362,14 @@ class RowReader:
         except DataError as error:
             kind = "cannot be read" if isinstance(error, AccessError) else "no such file"
             raise AudioError(f"{where}{error}", kind) from None
+
+
+def rows_of_manifest(path: Path, audio_root: Path | None) -> Iterator[Row]:
+    """The rows of a manifest, which is checked first.
+
+    Raises:
+        DataError: As `Manifest.check`.
+    """
+    manifest = Manifest(path)
+    count, reader = manifest.check(), RowReader(path.parent, audio_root)
+    return (reader.of_record(record, path) for record in manifest.read(0, count))

@@ -141,6 +141,26 @@ def score_manifest(
                 return _finish(parts, start, before, overwrite)
 
 
+def done_before(job: Job, restart: bool, overwrite: bool) -> int:
+    """How many rows `score_manifest` would find done. Nothing is written.
+
+    Raises:
+        UserError: If something else was begun in the folder, or `job.out` is not ours to replace.
+    """
+    parts = Parts(job)
+    if not parts.under_way():
+        if _known(job) is None and not overwrite:
+            _check_replaceable(job)
+        if not restart:
+            Claim(parts).refuse_another()
+        return 0
+    plan = parts.begun() or {}
+    if not overwrite:
+        _check_replaceable(job, plan["replaces"], plan["writes"])
+    parts.rows = plan["rows"]
+    return 0 if restart else sum(chunk.rows for chunk in parts.done())
+
+
 def _begin(parts: Parts, claim: Claim, launch: Launch, restart: bool, overwrite: bool, again: bool) -> Summary | None:
     """Plan the job if it is not planned yet; returns its summary if there is nothing to do."""
     job, manifest = parts.job, Manifest(parts.job.manifest)

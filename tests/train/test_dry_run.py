@@ -9,11 +9,13 @@ import torch
 from empathy_judge.data_modules.clip_measures import clip_seconds
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models import hub
-from empathy_judge.train.dry_run import processes_of, without_hub
-from empathy_judge.train.memory import CUDA_CONTEXT, GIB, step_memory
+from empathy_judge.models.shapes import shapes_of, without_hub
+from empathy_judge.models.work import CUDA_CONTEXT, GIB
+from empathy_judge.train.dry_run import processes_of
+from empathy_judge.train.memory import step_memory
 from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.run import train
-from empathy_judge.train.settings import CONFIGS, shapes_of, shipped_recipes
+from empathy_judge.train.settings import CONFIGS, shipped_recipes
 
 from ..conftest import failed, output_of
 from .conftest import LAST_FILE, metrics
