@@ -23,9 +23,14 @@ import pandas as pd
 
 ITEMS, SYSTEMS, RATERS, DIMENSIONS, OF_PEOPLE = 10_000, 9, 5, 7, 322_000
 COMMAND = [sys.executable, "-m", "empathy_judge"]
+BASE_ALONE = """
+import runpy, sys
+sys.modules["bitsandbytes"] = sys.modules["torchao"] = None  # as where they are not installed
+runpy.run_module("empathy_judge", run_name="__main__")
+"""
 AIMS = {
     "agreement": 0.8, "plan": 0.8, "a mistyped option": 0.8, "a missing column": 0.8, "score of one pair": 2.05,
-    "from empathy_judge import Scorer": 1.6,
+    "score of one pair, base packages alone": 2.05, "from empathy_judge import Scorer": 1.6,
 }  # fmt: skip
 """Ratios to `import torch`."""
 
@@ -58,6 +63,9 @@ def ways_of(demo: Path) -> dict[str, Sequence[str | Path]]:
         "from empathy_judge import Scorer": [sys.executable, "-c", "from empathy_judge import Scorer"],
         "the official class of nano": [
             sys.executable, "-c", "import torch; from transformers import Qwen2AudioForConditionalGeneration",
+        ],
+        "score of one pair, base packages alone": [
+            sys.executable, "-c", BASE_ALONE, "score", demo / "judge", own / "context.wav", own / "response.wav",
         ],
     }  # fmt: skip
 

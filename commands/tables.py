@@ -31,9 +31,10 @@ class TableOptions(Intervals, Columns):
         self, paths: Sequence[str], judges: Sequence[str], cluster: Literal["group", "system"], **more: Any
     ) -> TableReport:
         """What `agreement_table.measure_agreement` finds in a table, of one file or several."""
+        table, selected = self.read_table(*paths)
+        # A wrong table is told before what measures is imported
         from ..eval.agreement_table import measure_agreement
 
-        table, selected = self.read_table(*paths)
         return measure_agreement(
             selected, judges, cluster=cluster, interval=self.interval, resamples=self.resamples, seed=self.seed,
             command=self.command, left_out=[name for name in table.annotators if name not in selected.annotators],

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .schema import Pair
-
 if TYPE_CHECKING:
     from sklearn.model_selection import PredefinedSplit
+
+    from .schema import Pair
 
 _MOST_DRAWS = 32
 _MOST_DEALT = 100_000  # groups in all draws together: with many groups any draw is even

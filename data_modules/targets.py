@@ -17,17 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import sparse
-from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import cg
 
 from .ratings import Dimension, RatingTable
-from .schema import PairDataset
 from .settings import TargetName, Weighting
+
+if TYPE_CHECKING:
+    from .schema import PairDataset
 
 MAX_STEPS = 1001
 """With more scores on a scale there are no histograms: they would fill the memory, and nearly all counts are 0."""
@@ -161,11 +161,18 @@ def fit_rater_model(table: RatingTable) -> RaterModel:
     shared = rated.T @ sparse.diags_array(1 / divisor) @ rated
     laplacian = sparse.csr_array(sparse.diags_array(np.bincount(raters, minlength=n_raters).astype(float)) - shared)
     deviations = np.bincount(raters, weights=scores - table.means[items], minlength=n_raters)
-    n_components, components = connected_components(shared, directed=False)
+    if shared.nnz == n_raters**2:  # everybody shares an item with everybody
+        n_components, components = 1, np.zeros(n_raters, int)
+    else:
+        from scipy.sparse.csgraph import connected_components  # its import takes long
+
+        n_components, components = connected_components(shared, directed=False)
     # A solution of the singular, consistent system; which one does not matter, since biases are centred afterwards
     if n_raters <= _DENSE_RATERS:
         biases = np.linalg.lstsq(laplacian.toarray(), deviations, rcond=None)[0]
     else:
+        from scipy.sparse.linalg import cg
+
         biases, failed = cg(laplacian, deviations, rtol=1e-10, maxiter=100 * n_raters)
         if failed:
             raise ArithmeticError(f"rater biases: conjugate gradients did not converge for {n_raters} raters")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import itertools
 import json
 import re
@@ -78,11 +79,12 @@ def report_fields() -> str:
     )  # fmt: skip
     parts: list[str] = []
     described = {report.__name__ for report in reports}
+    texts = _field_texts()
 
     def describe(schema: dict[str, Any], kinds: dict[str, Any]) -> None:
         rows = []
         for field, own in schema["properties"].items():
-            meaning = own.get("description") or kinds[own["$ref"].rpartition("/")[2]]["description"]
+            meaning = texts[schema["title"]].get(field) or kinds[own["$ref"].rpartition("/")[2]]["description"]
             rows.append(f"| `{field}` | {_kind(own)} | {_cell(meaning)} |")
         parts.append(_cell(schema["description"]))
         parts.append("\n".join(["| field | value | meaning |", "|---|---|---|", *rows]))
@@ -97,6 +99,30 @@ def report_fields() -> str:
         parts.append(f"## {report.__name__}")
         describe(schema, schema["$defs"])
     return "\n\n".join(parts) + "\n"
+
+
+def _field_texts() -> dict[str, dict[str, str]]:
+    """Class -> field -> the text below it, inherited ones too. Pydantic would read them each time a report is imported,
+    which takes as long as pandas."""
+    texts: dict[str, dict[str, str]] = {}
+    classes = [
+        node
+        for folder in ("eval/report", "eval/statistics", "eval")
+        for file in sorted((ROOT / folder).glob("*.py"))
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    bases = {node.name: [ast.unparse(base) for base in node.bases] for node in classes}
+    for node in classes:
+        for field, text in itertools.pairwise(node.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                texts.setdefault(node.name, {})[ast.unparse(field.target)] = str(text.value.value)
+
+    def with_inherited(name: str) -> dict[str, str]:
+        inherited = [with_inherited(base) for base in bases.get(name, ())]
+        return {field: text for each in (*reversed(inherited), texts.get(name, {})) for field, text in each.items()}
+
+    return {name: with_inherited(name) for name in bases}
 
 
 def _kind(schema: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -31,12 +31,14 @@ from ..data_modules.layouts import (
 )
 from ..data_modules.rating_words import unknown_words
 from ..data_modules.ratings import A_NAME, LARGEST, N_RATINGS, SD, RatingTable, is_name
-from ..data_modules.schema import PairDataset
 from ..data_modules.steps import same_scores
 from ..data_modules.tables import SourceTable, TableRow, plain_text
 from .statistics.agreement import Statistic, spearman
 from .statistics.bootstrap import Interval, Resamples, estimate
 from .statistics.reliability import Reliability, affordable_draws, measure
+
+if TYPE_CHECKING:  # pairs are clips, whose decoders a table of ratings does not need
+    from ..data_modules.schema import PairDataset
 
 COLUMNS = ("dataset", "dimension", "pair_id", "rater_id", "is_judge", "score", "group_id", "system_id", "cluster")
 """Columns of a long frame: ``score`` in rating points (NaN = missing); ``dataset`` and ``system_id`` are None where

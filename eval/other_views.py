@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from ..core.errors import counted, names_shown
-from ..data_modules.overview import Inspection
-from .inspection import InspectionReport
 from .rendering import NONE, dollars, filled_table, number, p_value, percent, ranged, signed
-from .report.leaderboard import LeaderboardReport
-from .report.others import ChallengeReport, PlanReport, StressReport
-from .report.people import PeopleReport
-from .statistics.agreement import Statistic
 from .statistics.icc import FORMS
 from .statistics.krippendorff import DISTANCES
-from .statistics.raters import RaterFacts
+
+if TYPE_CHECKING:
+    from ..data_modules.overview import Inspection
+    from .inspection import InspectionReport
+    from .report.leaderboard import LeaderboardReport
+    from .report.others import ChallengeReport, PlanReport, StressReport
+    from .report.people import PeopleReport
+    from .statistics.agreement import Statistic
+    from .statistics.raters import RaterFacts
 
 _TITLE = 20  # letters
 _SHOWN = 10  # problems of one kind

@@ -25,7 +25,6 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-import scipy
 
 from ..core.errors import UserError, counted
 from .frame import Frame, Panel
@@ -40,6 +39,7 @@ from .statistics.planning import (
     standard_error,
     standard_error_of_difference,
 )
+from .statistics.probabilities import normal_below, normal_quantile
 from .statistics.reliability import MIN_RATER_ITEMS, average_single_reliability, of_mean
 
 DEFAULT_AGREEMENT = 0.6
@@ -249,12 +249,12 @@ def make_plan(
                     judge_spearman=first,
                     standard_error=standard_error(first, n, pilot.design_effect),
                     difference=first - second,
-                    power=float(scipy.stats.norm.cdf((first - second) / error_of(n) - scipy.stats.norm.ppf(_SIDES))),
+                    power=float(normal_below((first - second) / error_of(n) - normal_quantile(_SIDES))),
                     cost=None if price is None else price * n * k,
                 )
             )
         # variances fall with 1 / (items - 3), so the error of four items, where that is 1, gives the scale
-        wanted_error = (first - second) / (scipy.stats.norm.ppf(_SIDES) + scipy.stats.norm.ppf(power))
+        wanted_error = (first - second) / (normal_quantile(_SIDES) + normal_quantile(power))
         n = max(4, math.ceil(3 + (error_of(4) / wanted_error) ** 2))
         needed.append(Needed(raters=k, items=n, ratings=n * k, cost=None if price is None else price * n * k))
     return PlanReport(

@@ -15,7 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jinja2
 from markupsafe import Markup
 from rich import box
 from rich.cells import cell_len
@@ -27,6 +26,8 @@ from rich.text import Text
 from ..core.errors import counted
 
 if TYPE_CHECKING:
+    import jinja2
+
     from .report.leaderboard import Figure
     from .statistics.agreement import Statistic
 
@@ -140,6 +141,8 @@ _FORMATS = (
 
 @cache
 def _environment() -> jinja2.Environment:
+    import jinja2  # a table on the terminal needs none
+
     def is_text(name: str | None) -> bool:
         return name is not None and name.endswith((".md", ".txt"))
 

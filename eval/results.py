@@ -9,19 +9,21 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from ..core.version import __version__
 from ..core.written import write_files
-from ..data_modules.schema import PairDataset
-from .judges import Judge
 from .rendering import ranged
 from .report.base import Part, Versioned
 from .report.dataset import Ranking, Report
 from .report.others import StressReport
 from .statistics.agreement import Statistic
+
+if TYPE_CHECKING:
+    from ..data_modules.schema import PairDataset
+    from .judges import Judge
 
 REPORT_FILE = "agreement.json"
 ITEMS_FILE = "items.csv"

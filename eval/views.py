@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.table import Table
 from rich.text import Text
 
 from ..core.errors import counted
-from .checks import CHECKS
-from .listening import Listening, listening_sentence
 from .overall import Pair, oriented
 from .rendering import (
     NONE,
@@ -38,6 +36,9 @@ from .report.others import AnnotatorPair, OverallJudge, OverallReport, TableDime
 from .report.people import PeopleReport
 from .results import joined
 from .statistics.agreement import Statistic
+
+if TYPE_CHECKING:
+    from .listening import Listening
 
 Ranked = TypeVar("Ranked", RankedJudge, OverallJudge)
 
@@ -122,6 +123,8 @@ def cluster_label(report: Report) -> str:
 
 def listening(report: Report, dimension: str) -> Listening:
     """The joint verdict of the listening checks of a dimension."""
+    from .listening import listening_sentence
+
     return listening_sentence(report.checks_of(dimension), report.dimensions[dimension].spearman)
 
 
@@ -155,6 +158,8 @@ def evaluation_views(report: Report) -> Iterator[Table | str]:
     dimensions = list(report.dimensions.values())
     rows = [(label, *map(cell, dimensions)) for label, cell in measures.items()]
     rows = [row for row in rows if any(row[1:])]
+    from .checks import CHECKS  # they change clips, whose decoders a table of ratings does not need
+
     impossible: dict[str | None, list[str]] = {}  # reason -> checks
     for check, results in report.checks.items():
         title_of_check, correlations = (

@@ -303,7 +303,7 @@ def test_its_cells_run_in_order(cells, tmp_path, monkeypatch, capsys):
 
 
 def test_every_field_of_a_report_is_described():
-    """`make docs` puts the tables where the page has its mark; `pydantic` knows the descriptions."""
+    """`make docs` puts the tables where the page has its mark."""
     hooks = loaded(DOCS / "hooks.py")
     page = (DOCS / "reference" / "reports.md").read_text(encoding="utf-8")
     made = hooks.on_page_markdown(page, None)

@@ -104,6 +104,7 @@ assert not {"torch", "pandas", "transformers"} & set(sys.modules)
 import empathy_judge.eval.agreement_table, empathy_judge.eval.plan  # tables of ratings need no model
 import empathy_judge.eval.views, empathy_judge.eval.other_views
 assert not {"torch", "transformers", "sklearn"} & set(sys.modules)
+assert not {"scipy.stats", "scipy.optimize", "scipy.linalg", "jinja2", "soundfile"} & set(sys.modules)
 from empathy_judge.train import run
 assert empathy_judge.train is train
 run.train = lambda config, **options: (config, options)

@@ -40,7 +40,7 @@ SHOWN_SLICES = 20
 
 def markdown_report(report: Report) -> str:
     """Agreement per dimension as a table, the verdicts below it, and the listening checks as a second table."""
-    return render("agreement.md", views=views, report=report).rstrip("\n") + "\n"
+    return render("agreement.md", views=views, CHECKS=CHECKS, report=report).rstrip("\n") + "\n"
 
 
 def markdown_comparison(reports: Sequence[Report], rankings: Mapping[str, Ranking]) -> str:
@@ -67,6 +67,7 @@ def render_page(report: Report, items: pd.DataFrame, dataset: PairDataset) -> st
         "report",
         read("sound.css") + read("report.css"),
         views=views,
+        CHECKS=CHECKS,
         report=report,
         dimensions=sections,
         check_view=check_view,

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import scipy
 from pydantic import ConfigDict, Field
 
 from ...core.errors import counted
 from ...data_modules.ratings import MIN_ITEMS
+from .probabilities import mean_ranks
 
 CONSTANT_TOLERANCE = 1e-12
 """A vector is constant when its range is at most this share of its largest magnitude (rounding of a mean)."""
@@ -28,6 +28,8 @@ LIMIT_DEVIATIONS = 1.96
 
 # Up to so many items all pairs are compared: a tenth of SciPy's time for the few items of a context
 _FEW = 100
+# Up to so many also for Kendall's tau: 40 ms at most, where the import of `scipy.stats` takes a second
+_MANY = 1000
 
 KappaDistance = Literal["scores", "ranks"]
 
@@ -41,9 +43,9 @@ IN_REPORTS = ConfigDict(
     allow_inf_nan=False,
     ser_json_inf_nan="constants",
     arbitrary_types_allowed=True,
-    use_attribute_docstrings=True,
+    defer_build=True,  # of the types of all reports a command needs those of one
 )
-"""Of the types that stand in reports, see `eval.report`: the text below a field describes it."""
+"""Of the types that stand in reports, see `eval.report`: `make docs` shows the text below a field."""
 
 
 @dataclass(frozen=True)
@@ -91,16 +93,18 @@ def spearman(score: np.ndarray, human: np.ndarray) -> float:
     # A sum of signs is twice the mean rank less a constant, to which a correlation is blind
     if len(score) <= _FEW:
         return pearson(_signs(score).sum(axis=1), _signs(human).sum(axis=1))  # doubled ranks, centred
-    return pearson(scipy.stats.rankdata(score), scipy.stats.rankdata(human))
+    return pearson(mean_ranks(score), mean_ranks(human))
 
 
 def kendall(score: np.ndarray, human: np.ndarray) -> float:
     """Rank correlation tau-b, corrected for ties on both sides (Kendall, 1945)."""
     if not _is_defined(score, human):
         return math.nan
-    if len(score) > _FEW:
+    if len(score) > _MANY:
+        from scipy import stats  # its import takes a second
+
         # The exact p value, which nobody asks for, would take long
-        result: Any = scipy.stats.kendalltau(score, human, method="asymptotic")
+        result: Any = stats.kendalltau(score, human, method="asymptotic")
         return float(result.statistic)
     first, second = _signs(score), _signs(human)
     return float((first * second).sum() / math.sqrt(np.count_nonzero(first) * np.count_nonzero(second)))

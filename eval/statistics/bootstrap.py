@@ -26,10 +26,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import scipy
 
 from ...core.errors import counted
 from .agreement import CORRELATIONS, Function, Statistic, kendall, spearman, why_undefined
+from .probabilities import normal_below, normal_quantile, t_quantile
 from .rank_draws import kendall_draws, spearman_draws
 
 MIN_GROUPS = 5
@@ -42,6 +42,7 @@ PERCENTILES = (2.5, 97.5)
 
 Interval = Literal["percentile", "bca"]
 
+_AT_A_TIME = 128  # resamples of which weights of items are held
 _JACKKNIFE_ROWS = 200
 """Most jackknife rows; where there are more groups, several are left out together."""
 
@@ -147,6 +148,20 @@ class Resamples:
             if len(items):
                 values[row] = function(items)
         return values
+
+    def weigh(self, function: Callable[[np.ndarray], Any]) -> np.ndarray:
+        """Calls a function for many resamples at a time, shape (rows of `counts`, ...), float64; NaN where no item was
+        drawn.
+
+        `function` takes how often each item was drawn, float64, shape (n, r) for r resamples, and returns (..., r).
+        """
+        parts = []
+        for start in range(0, len(self.counts), _AT_A_TIME):
+            weights = self.counts[start : start + _AT_A_TIME, self.codes].T.astype(np.float64)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                values = np.asarray(function(weights), dtype=np.float64)
+            parts.append(np.where(weights.any(axis=0), values, np.nan).T)
+        return np.concatenate(parts) if parts else np.empty(0)
 
     def compute(self, function: Function, *vectors: np.ndarray) -> np.ndarray:
         """A function of vectors of the n items (finite) in every resample, shape (rows of `counts`,)."""
@@ -335,7 +350,7 @@ def z_variance(value: float, drawn: np.ndarray, ratings: float = 2.0) -> float:
 def t_interval(point: Statistic, variance: float, freedom: float, ratings: float = 2.0) -> Statistic:
     """Adds to a correlation with a value the t interval on Fisher's scale, from the variance of its z."""
     value = 0.0 if point.value is None else point.value
-    half = float(scipy.stats.t.ppf(PERCENTILES[1] / 100, max(1.0, freedom))) * math.sqrt(variance)
+    half = t_quantile(PERCENTILES[1] / 100, max(1.0, freedom)) * math.sqrt(variance)
     if half == 0:
         return replace(point, low=value, high=value)
     # The bound keeps `exp` finite; far below it the upper end is 1
@@ -376,12 +391,12 @@ def bca_percentiles(value: float, drawn: np.ndarray, left_out: np.ndarray) -> tu
     """
     # Draws that equal the value count half; an end of 0 or 1 would send the interval to infinity.
     below = ((drawn < value).sum() + 0.5 * (drawn == value).sum()) / len(drawn)
-    bias = scipy.stats.norm.ppf(np.clip(below, 1 / (len(drawn) + 1), len(drawn) / (len(drawn) + 1)))
+    bias = normal_quantile(np.clip(below, 1 / (len(drawn) + 1), len(drawn) / (len(drawn) + 1)))
     # Where nothing is defined with a group left out, there is no acceleration: the interval only corrects the bias
     deviations = np.nanmean(left_out) - left_out[~np.isnan(left_out)] if np.isfinite(left_out).any() else np.zeros(1)
     spread = (deviations**2).sum() ** 1.5
     # How the standard error changes with the value, from the skewness of what each group adds
     acceleration = (deviations**3).sum() / (6 * spread) if spread > 0 else 0.0
-    z = bias + scipy.stats.norm.ppf(np.array(PERCENTILES) / 100)
-    low, high = 100 * scipy.stats.norm.cdf(bias + z / (1 - acceleration * z))
+    z = bias + normal_quantile(np.array(PERCENTILES) / 100)
+    low, high = 100 * normal_below(bias + z / (1 - acceleration * z))
     return float(low), float(high)

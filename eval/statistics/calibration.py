@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from .agreement import CONSTANT_TOLERANCE, IN_REPORTS, Statistic, is_constant, mae, rmse
 from .bootstrap import Resamples, complete, estimate, estimate_share, estimates
@@ -219,6 +218,8 @@ def _mapped(mapping: MappingKind, x: np.ndarray, y: np.ndarray, new: np.ndarray)
         return y.mean() + slope * (new - x.mean())
     distinct, code, times = np.unique(x, return_inverse=True, return_counts=True)
     # Interpolated between scores that occurred, so that a new score between two of them is no jump
+    from scipy.optimize import isotonic_regression  # agreement of people needs none, and its import takes long
+
     return np.interp(new, distinct, isotonic_regression(np.bincount(code, weights=y) / times, weights=times).x)
 
 

@@ -21,16 +21,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-import scipy
-from scipy import linalg, sparse
+from scipy import sparse
 
 from ...data_modules.ratings import RatingTable
 from ...data_modules.targets import fit_rater_model
 from .agreement import Statistic, is_constant
 from .bootstrap import Resamples, with_interval
+from .probabilities import f_quantile
 
 Form = Literal["ICC(1,1)", "ICC(A,1)", "ICC(C,1)", "ICC(1,k)", "ICC(A,k)", "ICC(C,k)"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -78,21 +78,21 @@ def two_way_components(table: RatingTable) -> tuple[float, float, float]:
     if panel.n_items < 2:
         return math.nan, math.nan, math.nan
     components = panel.components()
-    return float(components.item), float(components.rater), float(components.error)
+    return components.item, components.rater, components.error
 
 
 class _Components(NamedTuple):
-    """Variance components (squared rating points); NaN = not estimable."""
+    """Variance components (squared rating points), numbers or arrays of shape (r,); NaN = not estimable."""
 
-    one_way_item: float  # when raters are ignored, and so the next
-    within: float  # of the ratings of one item
-    item: float
-    rater: float  # of the biases of raters
-    error: float
-    k: float  # harmonic mean of ratings per item
+    one_way_item: Any  # when raters are ignored, and so the next
+    within: Any  # of the ratings of one item
+    item: Any
+    rater: Any  # of the biases of raters
+    error: Any
+    k: Any  # harmonic mean of ratings per item
 
 
-def _forms(found: _Components) -> dict[Form, float]:
+def _forms(found: _Components) -> dict[Form, Any]:
     biased = found.rater + found.error
     return {
         "ICC(1,1)": _share(found.one_way_item, found.within),
@@ -104,10 +104,11 @@ def _forms(found: _Components) -> dict[Form, float]:
     }
 
 
-def _share(item: float, other: float) -> float:
+def _share(item: Any, other: Any) -> Any:
     total = item + other
     # Both may be estimates below 0, so their sum may be 0 by chance: its share would be any number
-    return item / total if total > _ROUNDING * (abs(item) + abs(other)) else math.nan
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(total > _ROUNDING * (abs(item) + abs(other)), np.divide(item, total), np.nan)
 
 
 class _Panel:
@@ -137,53 +138,60 @@ class _Panel:
         names = tuple(table.rater_ids[position] for position in rater_positions)
         self._model = fit_rater_model(RatingTable(items, raters, scores, self.n_items, names))
 
-    def components(self, weights: np.ndarray | None = None) -> _Components:
-        """Components where item i counts as weights[i] different items, not all 0; None = every item once."""
-        # In a resample the rest comes out of equations with the ridge, and so is exact only to that
-        rest, rounding = None, 10 * _RIDGE
-        if weights is None:
-            rest, rounding = float((self._model.residual**2).sum()), _ROUNDING
-        weights = np.ones(self.n_items) if weights is None else weights
-        sizes, sums, squares = self.sizes, self._sums, self._squares
-        n_ratings, n_items = weights @ sizes, weights.sum()
+    def components(self) -> _Components:
+        """Components where every item counts once."""
+        found = self.weighted(np.ones((self.n_items, 1)), float((self._model.residual**2).sum()))
+        return _Components(*(float(values[0]) for values in found))
+
+    def weighted(self, weights: np.ndarray, rest: float | None = None) -> _Components:
+        """Components, each of shape (r,), where item i counts as weights[i, j] different items, not all 0; `rest` is
+        the sum of squares that items and raters leave, if it is known."""
+        # From the equations with the ridge it is exact only to that
+        rounding = 10 * _RIDGE if rest is None else _ROUNDING
+        sizes, sums, squares = (values[:, None] for values in (self.sizes, self._sums, self._squares))
+        n_ratings, n_items = (weights * sizes).sum(axis=0), weights.sum(axis=0)
         of_rater, rater_sums = self._rated @ weights, self._scores @ weights
-        n_raters = (of_rater > 0).sum()
-        within_items = weights @ (squares - sums**2 / sizes)
-        within_raters = weights @ squares - (rater_sums**2 / np.maximum(of_rater, 1)).sum()
-        between_items = weights @ (sums**2 / sizes) - (weights @ sums) ** 2 / n_ratings
-        if rest is None:
-            rest = float(within_items - self._explained_by_raters(weights, of_rater, rater_sums))
+        n_raters = (of_rater > 0).sum(axis=0)
+        of_items, all_squares = (weights * (sums**2 / sizes)).sum(axis=0), (weights * squares).sum(axis=0)
+        within_items = all_squares - of_items
+        within_raters = all_squares - (rater_sums**2 / np.maximum(of_rater, 1)).sum(axis=0)
+        between_items = of_items - (weights * sums).sum(axis=0) ** 2 / n_ratings
+        left = within_items - self._explained_by_raters(weights, of_rater, rater_sums) if rest is None else rest
         # Each component: its sum of squares less the part from the error, over the coefficient of the component
         c = self._model.n_components
         freedom = n_ratings - n_items - n_raters + c
         with np.errstate(divide="ignore", invalid="ignore"):
             within = within_items / (n_ratings - n_items)
-            error = max(rest, 0.0) / freedom if freedom > 0 else math.nan
-            variances = np.array(
+            error = np.where(freedom > 0, np.maximum(left, 0.0) / freedom, np.nan)
+            in_items = (weights * sizes**2).sum(axis=0) / n_ratings
+            variances = np.stack(
                 [
-                    (between_items - (n_items - 1) * within) / (n_ratings - weights @ sizes**2 / n_ratings),
+                    (between_items - (n_items - 1) * within) / (n_ratings - in_items),
                     within,
-                    (within_raters - rest - (n_items - c) * error) / (n_ratings - n_raters),
-                    (within_items - rest - (n_raters - c) * error) / (n_ratings - n_items),
+                    (within_raters - left - (n_items - c) * error) / (n_ratings - n_raters),
+                    (within_items - left - (n_raters - c) * error) / (n_ratings - n_items),
                     error,
                 ]
             )
         # What rounding leaves of 0 would make a share of nothing but noise
-        variances[np.abs(variances) <= rounding * (weights @ squares) / n_ratings] = 0
-        return _Components(*variances.tolist(), k=n_items / (weights @ (1 / sizes)))
+        variances[np.abs(variances) <= rounding * all_squares / n_ratings] = 0
+        return _Components(*variances, k=n_items / (weights / sizes).sum(axis=0))
 
-    def _explained_by_raters(self, weights: np.ndarray, of_rater: np.ndarray, rater_sums: np.ndarray) -> float:
-        """Sum of squares that the raters explain beyond the items."""
+    def _explained_by_raters(self, weights: np.ndarray, of_rater: np.ndarray, rater_sums: np.ndarray) -> np.ndarray:
+        """Sums of squares that the raters explain beyond the items, shape (r,)."""
         if self.complete:
-            return float((rater_sums**2 / of_rater).sum() - rater_sums.sum() ** 2 / of_rater.sum())
+            return (rater_sums**2 / of_rater).sum(axis=0) - rater_sums.sum(axis=0) ** 2 / of_rater.sum(axis=0)
         # The items are eliminated from the normal equations: what is left has a row for each rater
-        deviations = rater_sums - self._rated @ (weights * (self._sums / self.sizes))
-        shared = (self._rated * (weights / self.sizes)) @ self._rated.T
-        equations = np.diag(of_rater) - (shared.toarray() if sparse.issparse(shared) else shared)
-        # Only differences of biases are known: a constant on all of them changes nothing, and the matrix is singular
-        # without
-        equations[np.diag_indices(self.n_raters)] += _RIDGE * of_rater.max()
-        return float(deviations @ linalg.solve(equations, deviations, assume_a="pos"))
+        deviations = rater_sums - self._rated @ (weights * (self._sums / self.sizes)[:, None])
+        explained = np.empty(weights.shape[1])
+        for column, (own, drawn, rated) in enumerate(zip(deviations.T, weights.T, of_rater.T, strict=True)):
+            shared = (self._rated * (drawn / self.sizes)) @ self._rated.T
+            equations = np.diag(rated) - (shared.toarray() if sparse.issparse(shared) else shared)
+            # Only differences of biases are known: a constant on all of them changes nothing, and the matrix is
+            # singular without
+            equations[np.diag_indices(self.n_raters)] += _RIDGE * rated.max()
+            explained[column] = own @ np.linalg.solve(equations, own)
+        return explained
 
 
 def _bootstrapped(points: dict[Form, Statistic], panel: _Panel, seen: Resamples) -> dict[Form, Statistic]:
@@ -191,10 +199,7 @@ def _bootstrapped(points: dict[Form, Statistic], panel: _Panel, seen: Resamples)
         reason = f"no interval: {panel.n_raters} raters in an incomplete panel, at most {MAX_RESAMPLED_RATERS}"
         return {form: replace(point, reason=point.reason or reason) for form, point in points.items()}
 
-    def forms(items: np.ndarray) -> list[float]:
-        return list(_forms(panel.components(np.bincount(items, minlength=panel.n_items))).values())
-
-    draws = seen.apply(forms).reshape(-1, len(FORMS))
+    draws = seen.weigh(lambda weights: list(_forms(panel.weighted(weights)).values())).reshape(-1, len(FORMS))
     # The harmonic mean, as in k: the noise of a mean goes with one over its number of ratings
     ratings = float(1 / np.mean(1 / panel.sizes))
     return {
@@ -241,8 +246,8 @@ def _ratio_limits(item: float, other: float, df_item: int, df_other: int, k: int
     """Limits for a single rating, from the ratio of two mean squares; None where the ratio is infinite."""
     if other <= _ROUNDING * item:
         return None
-    low = item / other / scipy.stats.f.ppf(0.975, df_item, df_other)
-    high = item / other * scipy.stats.f.ppf(0.975, df_other, df_item)
+    low = item / other / f_quantile(0.975, df_item, df_other)
+    high = item / other * f_quantile(0.975, df_other, df_item)
     return float((low - 1) / (low + k - 1)), float((high - 1) / (high + k - 1))
 
 
@@ -254,7 +259,7 @@ def _absolute_limits(
     a = k * single.value / (n * (1 - single.value))
     b = 1 + a * (n - 1)
     freedom = (a * rater + b * error) ** 2 / ((a * rater) ** 2 / (k - 1) + (b * error) ** 2 / ((n - 1) * (k - 1)))
-    above, below = scipy.stats.f.ppf(0.975, n - 1, freedom), scipy.stats.f.ppf(0.975, freedom, n - 1)
+    above, below = f_quantile(0.975, n - 1, freedom), f_quantile(0.975, freedom, n - 1)
     others = k * rater + (k * n - k - n) * error
     low = n * (item - above * error) / (above * others + n * item)
     high = n * (below * item - error) / (others + n * below * item)

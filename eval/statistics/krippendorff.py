@@ -11,7 +11,6 @@ item (Krippendorff, 2019, Content Analysis, 4th edition, 12.3). The distances:
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Literal, get_args
 
@@ -45,31 +44,32 @@ def krippendorff_alpha(table: RatingTable, distance: Distance, resamples: Resamp
     of_score, sizes = sparse.csr_array(counts.T), np.asarray(counts.sum(axis=1))
     equal = np.asarray(counts.power(2).sum(axis=1))  # ordered pairs of equal ratings of an item, with themselves
 
-    def alpha(weights: np.ndarray) -> float:
-        """Alpha where item i counts weights[i] times; NaN = the ratings are constant."""
+    def alpha(weights: np.ndarray) -> np.ndarray:
+        """Alpha, shape (r,), where item i counts weights[i, j] times; NaN = the ratings are constant."""
         frequencies = of_score @ weights  # how often each score
-        if (frequencies > 0).sum() < 2:
-            return math.nan
-        n = frequencies.sum()
+        n = frequencies.sum(axis=0)
         # Squared distances over ordered pairs of ratings, of the same item and of all
         if distance == "nominal":
-            within, between = sizes**2 - equal, n**2 - frequencies @ frequencies
+            within, between = (sizes**2 - equal)[:, None], n**2 - (frequencies**2).sum(axis=0)
         else:
-            positions = values - values.mean()
+            positions = (values - values.mean())[:, None]
             # Alpha does not depend on the unit. A power of two changes no digit, and no square becomes 0 or infinite
             positions = np.ldexp(positions, -int(np.frexp(np.abs(positions).max())[1]))
             if distance == "ordinal":
-                positions = np.cumsum(frequencies) - frequencies / 2 - n / 2  # mean ranks among all ratings
+                positions = np.cumsum(frequencies, axis=0) - frequencies / 2 - n / 2  # mean ranks among all ratings
             # Over the ordered pairs of m numbers they sum to 2 (m times their squares - their squared sum)
             totals, squares = counts @ positions, counts @ positions**2
-            within = 2 * (sizes * squares - totals**2)
-            between = 2 * (n * (frequencies @ positions**2) - (frequencies @ positions) ** 2)
-        return float(1 - (n - 1) * (weights @ (within / (sizes - 1))) / between)
+            within = 2 * (sizes[:, None] * squares - totals**2)
+            weighted = frequencies * positions
+            between = 2 * (n * (weighted * positions).sum(axis=0) - weighted.sum(axis=0) ** 2)
+        within = (weights * (within / (sizes - 1)[:, None])).sum(axis=0)
+        return np.where((frequencies > 0).sum(axis=0) >= 2, 1 - (n - 1) * within / between, np.nan)
 
-    value = alpha(np.ones(len(shared)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float(alpha(np.ones((len(shared), 1)))[0])
     if np.isnan(value):
         return replace(point, reason="the ratings are constant")
     point = replace(point, value=value, dropped=int((table.counts == 1).sum()))
     seen = resamples.select(shared)
-    draws = seen.apply(lambda items: alpha(np.bincount(items, minlength=len(shared)).astype(np.float64)))
+    draws = seen.weigh(alpha)
     return with_interval(point, draws, seen, correlation=True, ratings=float(1 / np.mean(1 / sizes)))

@@ -34,12 +34,12 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
-import scipy
 
 from ...core.errors import counted
 from ...data_modules.ratings import RatingTable
 from .agreement import IN_REPORTS, Statistic
 from .bootstrap import MAX_UNDEFINED, MIN_GROUPS, Resamples
+from .probabilities import t_quantile, t_two_sided
 from .rank_draws import spearman_draws
 from .reliability import MIN_RATER_ITEMS
 
@@ -236,12 +236,8 @@ def compared(found: HeldOut, resamples: Resamples, n: int | None = None) -> Like
         ratio = replace(ratio, reason=ratio.reason or difference.reason)
     else:
         error = math.sqrt(_CONTRAST @ spread.items @ _CONTRAST + spread.raters)
-        half = float(scipy.stats.t.ppf((1 + _LEVEL) / 2, spread.freedom))
-        p = (
-            float(2 * scipy.stats.t.sf(abs(judge - rater) / error, spread.freedom))
-            if error > 0
-            else float(judge == rater)
-        )
+        half = t_quantile((1 + _LEVEL) / 2, spread.freedom)
+        p = t_two_sided((judge - rater) / error, spread.freedom) if error > 0 else float(judge == rater)
         # two correlations differ by at most 2; with few degrees of freedom the t interval goes far beyond
         low, high = max(judge - rater - half * error, -2.0), min(judge - rater + half * error, 2.0)
         difference = replace(difference, low=low, high=high)

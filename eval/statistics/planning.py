@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import scipy
 
 from ...data_modules.ratings import RatingTable
 from ...data_modules.targets import fit_rater_model
 from .agreement import MIN_ITEMS, is_constant
 from .icc import two_way_components
+from .probabilities import f_above, mean_ranks, noncentral_t_beyond, t_quantile
 
 _LEVEL = 0.05
 # Smallest design effect: smaller estimates are chance
@@ -59,7 +59,7 @@ def influence(score: np.ndarray, human: np.ndarray) -> np.ndarray:
     Scores have shape (n,) and are finite and not constant.
     """
     n = len(score)
-    first, second = ((scipy.stats.rankdata(values) - 0.5) / n for values in (score, human))
+    first, second = ((mean_ranks(values) - 0.5) / n for values in (score, human))
     influences = first * second
     for values, other_ranks in ((score, second), (human, first)):
         # mean of the other side over the items that lie above
@@ -116,7 +116,7 @@ def _between_groups(values: np.ndarray, groups: np.ndarray, fitted: int) -> tupl
     within = float(np.square(values - means[codes]).sum()) / freedom
     # The size of equal groups with the same expected mean square between groups
     size = (n - (sizes**2).sum() / n) / (count - 1)
-    p = float(scipy.stats.f.sf(among / within, count - 1, freedom)) if within > 0 else 0.0
+    p = f_above(among / within, count - 1, freedom) if within > 0 else 0.0
     return (among - within) / size, p
 
 
@@ -148,12 +148,9 @@ def paired_contexts(spread: float, difference: float, power: float) -> int:
     """
 
     def enough(n: int) -> bool:
-        shift, limit = difference * math.sqrt(n) / max(spread, 1e-9), scipy.stats.t.ppf(0.975, n - 1)
-        # Far out, where the power is 1, scipy's noncentral t is NaN
-        return (
-            shift > 30
-            or float(scipy.stats.nct.sf(limit, n - 1, shift) + scipy.stats.nct.cdf(-limit, n - 1, shift)) >= power
-        )
+        shift, limit = difference * math.sqrt(n) / max(spread, 1e-9), t_quantile(0.975, n - 1)
+        # Far out the power is 1, and scipy's noncentral t may be NaN
+        return shift > 30 or noncentral_t_beyond(limit, n - 1, shift) >= power
 
     low, high = 1, 2  # of one context no variance is known
     # Power rises with n, so that doubling and halving find the fewest in a few dozen looks

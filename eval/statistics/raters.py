@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import scipy
 from scipy import sparse
 
 from ...data_modules.ratings import Dimension, RatingTable
 from ...data_modules.targets import fit_rater_model
 from .agreement import IN_REPORTS, Statistic, bias, is_constant
 from .bootstrap import Resamples, estimate
+from .probabilities import binomial_from
 from .reliability import MIN_RATER_ITEMS
 
 # Limits of the flags: "Flags on raters" in docs/reference/statistics.md has the reasons
@@ -176,7 +176,7 @@ def _duplicates(table: RatingTable) -> dict[int, list[str]]:
         # One hit and one miss are added (Laplace): a panel that never agreed exactly still might once
         usual = (same[a] + same[b] - 2 * hits + 1) / (rest + 2)
         # Bonferroni: each of so many pairs of raters could be alike by chance
-        if scipy.stats.binom.sf(hits - 1, n, usual) >= _CHANCE / enough.sum():
+        if binomial_from(hits, n, usual) >= _CHANCE / enough.sum():
             continue
         for rater, twin in ((a, b), (b, a)):
             evidence.setdefault(int(rater), []).append(

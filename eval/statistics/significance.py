@@ -32,10 +32,10 @@ from functools import cache
 from itertools import combinations
 
 import numpy as np
-import scipy
 
 from .agreement import Statistic, spearman
 from .bootstrap import Resamples, complete, estimate, with_interval
+from .probabilities import mean_ranks, normal_below, normal_quantile, t_two_sided
 
 # Permutations x groups at a time: 8 MB
 _BLOCK_VALUES = 1 << 20
@@ -137,7 +137,8 @@ def permutation_test(
     Scores have shape (n,) and are finite and not constant; `units`, shape (n,), are exchanged as wholes.
     """
     # Every sum in the correlations is linear in the exchanges: a permutation costs the number of units, not of items
-    x, y, z = (np.asarray(scipy.stats.zscore(scipy.stats.rankdata(scores))) for scores in (first, second, human))
+    ranks = [mean_ranks(scores) for scores in (first, second, human)]
+    x, y, z = ((rank - rank.mean()) / rank.std() for rank in ranks)
     n, codes = len(z), np.unique(units, return_inverse=True)[1]
     changes = np.stack([np.bincount(codes, weights=change) for change in (y - x, y**2 - x**2, (y - x) * z)])
     n_units = changes.shape[1]
@@ -175,7 +176,7 @@ def williams(first: float, second: float, between: float, n: int) -> float | Non
     if spread <= _ROUNDING:
         return None
     t = (first - second) * math.sqrt((n - 1) * (1 + between) / spread)
-    return float(2 * scipy.stats.t.sf(abs(t), n - 3))
+    return t_two_sided(t, n - 3)
 
 
 def bootstrap_p(draws: np.ndarray) -> float:
@@ -309,8 +310,8 @@ def separation(comparison: PairedDifference) -> Power:
 
 def power(difference: float, standard_error: float) -> float:
     """Probability that a two-sided normal test at `ALPHA` rejects, for the true difference and its standard error."""
-    critical, shift = scipy.stats.norm.isf(ALPHA / 2), abs(difference) / standard_error
-    return float(scipy.stats.norm.sf(critical - shift) + scipy.stats.norm.cdf(-critical - shift))
+    critical, shift = -normal_quantile(ALPHA / 2), abs(difference) / standard_error
+    return float(normal_below(shift - critical) + normal_below(-critical - shift))
 
 
 def groups_needed(difference: float, standard_error: float, n_groups: int) -> int:
@@ -325,4 +326,4 @@ def groups_needed(difference: float, standard_error: float, n_groups: int) -> in
 
 def _distance() -> float:
     """Distance from 0, in standard errors, of a difference that is detected with a power of `POWER`."""
-    return float(scipy.stats.norm.isf(ALPHA / 2) + scipy.stats.norm.ppf(POWER))
+    return float(normal_quantile(POWER) - normal_quantile(ALPHA / 2))

@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-import scipy
 
 from ...core.errors import counted
 from .bootstrap import MIN_GROUPS
+from .probabilities import t_quantile, t_two_sided
 
 Source = Literal["judge", "ratings", "both"]
 """What a mean rests on: all scores of the judge, the ratings alone, or scores corrected by ratings."""
@@ -246,9 +246,9 @@ def _estimate(value: float, variance: float, groups: int, what: str) -> SystemEs
     if groups < MIN_GROUPS:
         return SystemEstimate(value, groups=groups, reason=f"{counted(groups, what)}, at least {MIN_GROUPS} needed")
     error = math.sqrt(variance)
-    half = float(scipy.stats.t.ppf(0.975, groups - 1)) * error
+    half = t_quantile(0.975, groups - 1) * error
     if variance <= _NOTHING * max(1.0, value * value):  # every group says exactly the same
         p = float(abs(value) <= math.sqrt(_NOTHING))
     else:
-        p = float(2 * scipy.stats.t.sf(abs(value) / error, groups - 1))
+        p = t_two_sided(value / error, groups - 1)
     return SystemEstimate(value, error, value - half, value + half, p, groups)
