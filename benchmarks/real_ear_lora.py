@@ -7,7 +7,7 @@ pairs. Two judges are measured on the test pairs beside that probe: the best epo
 published, which is the start where no epoch was better in validation.
 Run: `python benchmarks/real_ear_lora.py DATA --work FOLDER`, with the folder of `real_ear.py`, which fetches the
 weights; `--ears`, `--sets`, `--ranks`, `--seeds` and `--variants` say what. Each training is a row of
-`FOLDER/lora.jsonl`, and is not done again; `--report benchmarks/results` writes the rows into table and page.
+`FOLDER/lora.jsonl`, and is not done again; `--report` prints the table of the rows there are.
 """
 
 from __future__ import annotations
@@ -30,15 +30,19 @@ from empathy_judge import PairDataset
 from empathy_judge.core.errors import AudioError
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.data_modules.writing import write_splits
+from empathy_judge.eval.statistics.agreement import spearman
+from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.scoring.artifact import load_any
 from empathy_judge.scoring.predictor import Predictor, placed
 from empathy_judge.train.module import MONITOR
+from frozen import Study, activations_of
 from lightning.pytorch.callbacks import Callback
 from materials import load_set
 from sklearn.model_selection import GroupKFold
 
 SETS = ("speechocean_prosody", "emodb")
 EPOCHS, PATIENCE, SILENCE = 6, 2, 1.0
+RESAMPLES = 2_000
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "rate 0.0003": {"optimizer": {"learning_rate": 3e-4, "head_learning_rate": 1e-3}},
     "rate 0.0001": {"optimizer": {"learning_rate": 1e-4, "head_learning_rate": 1e-4}},
@@ -128,7 +132,7 @@ def run(name: str, ear: str, rank: int, seed: int, variant: str, options: argpar
     window = f"clip + {SILENCE:g} s"
     judge = real_ear.judge_on(backbone, dataset, SILENCE)
     file = options.work / name / f"{ear} {window}.npz".replace(" ", "_")
-    study = small_data.Study(dataset, judge, small_data.activations_of(dataset, judge, file))
+    study = Study(dataset, judge, activations_of(dataset, judge, file))
     whole, _ = study.predict(real_ear.METHODS["probe"], parts["train"] + parts["validation"], test, seed, False)
     shutil.rmtree(folder / "run")
     for path in (epochs.start, epochs.best):
@@ -150,6 +154,64 @@ def run(name: str, ear: str, rank: int, seed: int, variant: str, options: argpar
     }
 
 
+def table(rows: Sequence[Mapping[str, Any]], work: Path) -> str:
+    """Spearman of the test pairs, the mean over seeds, and the leads over the probe with 90 % intervals over speakers,
+    paired, as Markdown."""
+    judges = ("probe", "trained", "published", "probe of all")
+    lines = [
+        f"| set | ear | rank, variant | training, choosing, test pairs | seeds | validation by epoch | "
+        f"{' | '.join(judges)} | trained - probe | published - probe of all |",
+        "|---" * 12 + "|",
+    ]
+    kinds = dict.fromkeys((row["set"], row["ear"], row["rank"], row["variant"]) for row in rows)
+    for kind in kinds:
+        own = [row for row in rows if (row["set"], row["ear"], row["rank"], row["variant"]) == kind]
+        dataset = PairDataset.load(work / "lora" / kind[0] / "data")
+        speakers = {pair.pair_id: str(pair.response_speaker) for pair in dataset.pairs}
+        ids = [pair for row in own for pair in row["test"]]
+        seed_of = np.repeat([row["seed"] for row in own], [len(row["test"]) for row in own])
+        draws = Resamples.sample([speakers[pair] for pair in ids], RESAMPLES, 0)
+        scores = {name: np.concatenate([np.array(_scores(row, name)) for row in own]) for name in judges}
+        for column, dimension in enumerate(one.name for one in dataset.card.dimensions):
+            people = dataset.mean_scores()[dimension].loc[ids].to_numpy(float)
+
+            def agreement(
+                name: str,
+                items: Any,
+                column: int = column,
+                people: Any = people,
+                scores: Any = scores,
+                of: Any = seed_of,
+            ) -> float:
+                """Mean over seeds, each on its own test pairs."""
+                found = []
+                for seed in np.unique(of[items]):
+                    at = np.arange(len(of))[items][of[items] == seed]
+                    found.append(spearman(scores[name][at, column], people[at]))
+                return float(np.nanmean(found))
+
+            cells = [f"{agreement(name, slice(None)):.3f}" for name in judges]
+            for first, second in (("trained", "probe"), ("published", "probe of all")):
+
+                def lead(items: Any, first: str = first, second: str = second, of: Any = agreement) -> float:
+                    return of(first, items) - of(second, items)
+
+                low, high = np.nanquantile(draws.apply(lead), (0.05, 0.95))
+                each = " ".join(f"{lead(np.flatnonzero(seed_of == row['seed'])):+.3f}" for row in own)
+                cells.append(f"{lead(slice(None)):+.3f} ({low:+.3f} to {high:+.3f}); {each}")
+            pairs, by_epoch = own[0]["pairs"], "; ".join(" ".join(map(str, row["validation"])) for row in own)
+            lines.append(
+                f"| `{kind[0]}` {dimension} | {kind[1]} | {kind[2]}, {kind[3]} | {pairs['train']}, "
+                f"{pairs['validation']}, {pairs['test']} | {len(own)} | {by_epoch} | {' | '.join(cells)} |"
+            )
+    return "\n".join(lines)
+
+
+def _scores(row: Mapping[str, Any], name: str) -> Sequence[Any]:
+    start, *epochs = row["validation"]
+    return row["scores"][("trained" if max(epochs) > start else "probe") if name == "published" else name]
+
+
 def main() -> None:
     """Train what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -160,7 +222,11 @@ def main() -> None:
     parser.add_argument("--ranks", nargs="+", type=int, default=[8])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS)[:1])
+    parser.add_argument("--report", action="store_true", help="train nothing; print the table")
     options = parser.parse_args()
+    if options.report:
+        print(table(small_data.fits_of(options.work / "lora.jsonl"), options.work))
+        return
     file, names = options.work / "lora.jsonl", ("set", "ear", "rank", "seed", "variant")
     for ear in options.ears:
         for name in options.sets:
