@@ -41,13 +41,9 @@ from materials import load_set
 from sklearn.model_selection import GroupKFold
 
 SETS = ("speechocean_prosody", "emodb")
-EPOCHS, PATIENCE, SILENCE = 6, 2, 1.0
-RESAMPLES = 2_000
-VARIANTS: Mapping[str, Mapping[str, Any]] = {
-    "rate 0.0003": {"optimizer": {"learning_rate": 3e-4, "head_learning_rate": 1e-3}},
-    "rate 0.0001": {"optimizer": {"learning_rate": 1e-4, "head_learning_rate": 1e-4}},
-}
-"""Changes of the settings below."""
+PATIENCE, SILENCE, RESAMPLES = 2, 1.0, 2_000
+VARIANTS = {"6 epochs": (3e-4, 1e-3, 6), "3 epochs": (3e-4, 1e-3, 3), "6 epochs, lower rates": (1e-4, 1e-4, 6)}
+"""Learning rates of adapters and of head, and most epochs, over which they fall."""
 
 
 class Epochs(Callback):
@@ -99,7 +95,7 @@ def scores_of(judge: Path, pairs: Sequence[Pair]) -> np.ndarray:
 
 def run(name: str, ear: str, rank: int, seed: int, variant: str, options: argparse.Namespace) -> dict[str, Any]:
     """Train, and score the test pairs."""
-    folder = options.work / "lora" / f"{name}_{ear}_{rank}_{seed}_{variant.replace(' ', '_')}"
+    folder = options.work / "lora" / f"{name}_{ear}_{rank}_{seed}_{variant.replace(' ', '_').replace(',', '')}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     dataset = load_set(name, options.data, options.work / "lora")  # a second copy of the set, with other splits
@@ -107,6 +103,7 @@ def run(name: str, ear: str, rank: int, seed: int, variant: str, options: argpar
     splits = {pair.pair_id: part for part, pairs in parts.items() for pair in pairs}
     write_splits(options.work / "lora" / name / "data", [splits[pair.pair_id] for pair in dataset.pairs])
     backbone = str(options.work / ear / "hub")
+    rate, head_rate, most_epochs = VARIANTS[variant]
     settings = {
         "config": "whisper_base",
         "method": "lora",
@@ -119,8 +116,8 @@ def run(name: str, ear: str, rank: int, seed: int, variant: str, options: argpar
         },
         "cache": {"what": "none"},
         "data": {"batch_size": 16, "eval_batch_size": 32},
-        "trainer": {**small_data.QUIET, "accelerator": "cpu", "max_epochs": EPOCHS, "gradient_clip_val": 1.0},
-        **VARIANTS[variant],
+        "trainer": {**small_data.QUIET, "accelerator": "cpu", "max_epochs": most_epochs, "gradient_clip_val": 1.0},
+        "optimizer": {"learning_rate": rate, "head_learning_rate": head_rate},
     }
     epochs, start = Epochs(folder), time.process_time()
     with (folder / "log.txt").open("w") as log, redirect_stdout(log), redirect_stderr(log):
