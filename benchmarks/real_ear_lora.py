@@ -31,7 +31,7 @@ from empathy_judge.core.errors import AudioError
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.data_modules.writing import write_splits
 from empathy_judge.eval.statistics.agreement import spearman
-from empathy_judge.eval.statistics.bootstrap import Resamples
+from empathy_judge.eval.statistics.bootstrap import MIN_GROUPS, Resamples
 from empathy_judge.scoring.artifact import load_any
 from empathy_judge.scoring.predictor import Predictor, placed
 from empathy_judge.train.module import MONITOR
@@ -193,9 +193,11 @@ def table(rows: Sequence[Mapping[str, Any]], work: Path) -> str:
                 def lead(items: Any, first: str = first, second: str = second, of: Any = agreement) -> float:
                     return of(first, items) - of(second, items)
 
-                low, high = np.nanquantile(draws.apply(lead), (0.05, 0.95))
-                each = " ".join(f"{lead(np.flatnonzero(seed_of == row['seed'])):+.3f}" for row in own)
-                cells.append(f"{lead(slice(None)):+.3f} ({low:+.3f} to {high:+.3f}); {each}")
+                interval = f"{draws.n_groups} speakers, no interval"
+                if draws.n_groups >= MIN_GROUPS:
+                    low, high = np.nanquantile(draws.apply(lead), (0.05, 0.95))
+                    interval = f"{low:+.3f} to {high:+.3f}"
+                cells.append(f"{lead(slice(None)):+.3f} ({interval})")
             pairs, by_epoch = own[0]["pairs"], "; ".join(" ".join(map(str, row["validation"])) for row in own)
             lines.append(
                 f"| `{kind[0]}` {dimension} | {kind[1]} | {kind[2]}, {kind[3]} | {pairs['train']}, "
