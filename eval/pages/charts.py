@@ -7,7 +7,7 @@ import io
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -99,9 +99,22 @@ LONGEST_LABEL = 24
 """Most letters of a line of a label beside a row; longer ones are shortened in the middle."""
 
 
+class Row(NamedTuple):
+    """A figure with what stands beside it, the note on a line of its own."""
+
+    label: str
+    statistic: Statistic
+    note: str = ""
+
+    @property
+    def lines(self) -> list[str]:
+        """Label and note."""
+        return [self.label, self.note] if self.note else [self.label]
+
+
 def rows_with_intervals(
     alt: str,
-    rows: Sequence[tuple[str, Statistic]],
+    rows: Sequence[Row],
     line: tuple[str, float | None],
     *,
     bars: bool = False,
@@ -113,7 +126,8 @@ def rows_with_intervals(
     A `line` of reference has a label and a value (None = no line); `boxes` frame rows that belong together: first row,
     last row and label; `gap` is the height of a row in inches; `alt` is the plot in words.
     """
-    lowest = min([0.0, *(s.value if s.low is None else s.low for _, s in rows if s.value is not None)])
+    figures = [row.statistic for row in rows]
+    lowest = min([0.0, *(s.value if s.low is None else s.low for s in figures if s.value is not None)])
     left = lowest - (0.03 if lowest < 0 else 0.0)
     with plot(5.2, 1.0 + gap * len(rows)) as (figure, axes):
         axes.set_xlim(left, 1.0)
@@ -129,7 +143,7 @@ def rows_with_intervals(
             axes.add_patch(Rectangle(corner, 1.0 - left, height, fill=False, edgecolor=MUTED, linewidth=1.2))
             _note(axes, label, corner, (3, -2), va="top", fontsize=8)
         beside: Any = {"xycoords": ("axes fraction", "data"), "va": "center", "fontweight": "bold", "color": INK}
-        for position, (_, statistic) in enumerate(rows):
+        for position, statistic in enumerate(figures):
             value, low, high = statistic.value, statistic.low, statistic.high
             if value is None:
                 not_run = bars and position and not statistic.n  # of listening checks, below the full input
@@ -143,13 +157,13 @@ def rows_with_intervals(
                 axes.plot((low, high), [position, position], color=color, linewidth=1.6, solid_capstyle="butt")
             if not bars:
                 axes.plot(value, position, "o", color=ACCENT, markersize=7)
-        axes.set_yticks(range(len(rows)), ["\n".join(map(shortened, label.split("\n"))) for label, _ in rows])
+        axes.set_yticks(range(len(rows)), ["\n".join(map(shortened, row.lines)) for row in rows])
         axes.tick_params(axis="y", length=0, labelcolor=INK)
         axes.spines["left"].set_visible(False)
         axes.xaxis.set_major_locator(MaxNLocator("auto", steps=_TICK_STEPS))  # quarters have labels too wide for it
         axes.set_xlabel("Spearman with the panel mean")
-        words = "; ".join(f"{label} {number(statistic.value)}" for label, statistic in rows)
-        return svg(figure, f"{alt}: {words}".replace("\n", ", "))
+        words = "; ".join(f"{', '.join(row.lines)} {number(row.statistic.value)}" for row in rows)
+        return svg(figure, f"{alt}: {words}")
 
 
 def _note(axes: Axes, text: str, place: tuple[float, float], apart: tuple[float, float], **style: Any) -> None:

@@ -161,8 +161,8 @@ def _dimension_view(name: str, report: Report, rows: pd.DataFrame) -> dict[str, 
     scale, curve = (dimension.scale.minimum, dimension.scale.maximum), dimension.calibration.curve
     view: dict[str, Any] = {"name": name, "report": dimension, "checks": checks}
     view["listening"] = views.listening(report, name)
-    bars = [("Full input", dimension.spearman)]
-    bars += [(CHECKS[key].title, check.spearman) for key, check in checks.items() if check.expects != "same"]
+    bars = [charts.Row("Full input", dimension.spearman)]
+    bars += [charts.Row(CHECKS[key].title, check.spearman) for key, check in checks.items() if check.expects != "same"]
     ceiling = "noise ceiling", dimension.ceiling.panel_mean.value
     alt, gap = f"{name}, Spearman with people", 0.6 if len(bars) <= FEW_ROWS else 0.4
     view["bars"] = charts.rows_with_intervals(alt, bars, ceiling, bars=True, gap=gap) if checks else ""
@@ -186,7 +186,7 @@ def _slice_view(
 ) -> dict[str, Any]:
     largest = sorted(values, key=lambda value: -values[value].n_items)[:SHOWN_SLICES]
     shown = [value for value in values if value in largest]
-    rows = [(f"{value}\nn = {values[value].n_items}", values[value].spearman) for value in shown]
+    rows = [charts.Row(value, values[value].spearman, f"n = {values[value].n_items}") for value in shown]
     alt, overall = f"{name}, Spearman with people by {column}", ("all items", dimension.spearman.value)
     return {
         "column": column.removeprefix(TAG_PREFIX),
@@ -254,7 +254,7 @@ def _comparison_view(name: str, ranking: Ranking, reports: Sequence[Report]) -> 
     }
     chart = ""
     if ranked:
-        rows = [(judge, entry.report.spearman) for judge, entry in ranked.items()]
+        rows = [charts.Row(judge, entry.report.spearman) for judge, entry in ranked.items()]
         ends = np.cumsum([len(members) for members in clusters.values()]).tolist()
         boxes = [
             (end - len(members), end - 1, titles[cluster])

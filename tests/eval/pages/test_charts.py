@@ -29,17 +29,20 @@ def test_labels_of_an_axis_stay_apart(lowest, monkeypatch):
         return draw(figure, alt)
 
     monkeypatch.setattr(charts, "svg", drawn)
-    charts.rows_with_intervals("plot", [("medium_length_judge", statistic(0.5, lowest, 0.7))], ("ceiling", 0.8))
+    charts.rows_with_intervals(
+        "plot", [charts.Row("medium_length_judge", statistic(0.5, lowest, 0.7))], ("ceiling", 0.8)
+    )
     assert len(labels) >= 3
     assert min(after[0] - before[1] for before, after in pairwise(labels)) > 8  # points, at letters of 10
 
 
 def test_a_check_that_was_not_run_is_not_called_undefined():
     full, constant = statistic(0.5, 0.3, 0.7), statistic(None, None, None)
-    rows = [("Full input", full), ("Both silent", constant), ("Context swapped", replace(constant, n=0))]
+    given = {"Full input": full, "Both silent": constant, "Context swapped": replace(constant, n=0)}
+    rows = [charts.Row(label, own) for label, own in given.items()]
     plot = charts.rows_with_intervals("plot", rows, ("ceiling", 0.8), bars=True)
     assert (plot.count(">undefined<"), plot.count(">not run<")) == (1, 1)
-    no_scores = [(label, replace(constant, n=0)) for label, _ in rows[:1]]
+    no_scores = [charts.Row("Full input", replace(constant, n=0))]
     assert ">undefined<" in charts.rows_with_intervals("plot", no_scores, ("ceiling", 0.8), bars=True)
     assert ">undefined<" in charts.rows_with_intervals("of a slice", no_scores, ("all items", 0.8))
 
