@@ -3,7 +3,7 @@
 `heads`: a head for each dimension, as `train` makes it, on the mean state of the response. `words`: one head for all;
 each pair is read once for each dimension, with the dimension's question and levels after the clips, and pooled at the
 last token. `words without D`: the same, fitted without the ratings of D; it meets D in the test pairs alone. All with
-the nano backbone: its frozen states with the closed form (ridge or kernel, `small_data.Study`), also beside what the
+the nano backbone: its frozen states with the closed form (ridge or kernel, `frozen.Study`), also beside what the
 recipe `small` reads of the clips; with `--adapters` the recipe `nano` as well. Each seed draws groups: half to train, a
 fifth to validate (which the closed form is fitted to, too), the rest to test.
 
@@ -42,8 +42,8 @@ from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.settings import BuiltHeadInput, JudgeSettings, LoraSettings
 from empathy_judge.scoring.artifact import load_any
 from empathy_judge.scoring.predictor import Predictor, placed
+from frozen import Method, Study, activations_of
 from materials import load_set
-from small_data import Method, Study, activations_of
 
 _FIVE = "very low, low, medium, high or very high."
 QUESTIONS: Mapping[str, Mapping[str, str]] = {

@@ -35,6 +35,7 @@ from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.settings import BuiltHeadInput, HeadInputSettings, JudgeSettings, LoraSettings
+from frozen import Study, activations_of
 from materials import load_set, write_conversations
 from safetensors.torch import save_file
 from transformers import WhisperConfig, WhisperFeatureExtractor
@@ -270,11 +271,9 @@ def fit(name: str, ear: str, folder: Path | None, options: argparse.Namespace) -
     window = "30 s" if silence is None else f"clip + {silence:g} s"
     judge = judge_on("nano" if folder is None else str(folder), dataset, silence)
     begun = time.process_time()
-    activations = small_data.activations_of(
-        dataset, judge, options.work / name / f"{ear} {window}.npz".replace(" ", "_")
-    )
+    activations = activations_of(dataset, judge, options.work / name / f"{ear} {window}.npz".replace(" ", "_"))
     print(f"{name}, {ear}, {window}: activations, {time.process_time() - begun:.0f} CPU s", flush=True)
-    study = small_data.Study(dataset, judge, activations)
+    study = Study(dataset, judge, activations)
     file = options.work / name / "real_ear.jsonl"
     names = ("seed", "fold", "size", "ear", "window", "method")
     done = {tuple(row[name] for name in names) for row in small_data.fits_of(file)}

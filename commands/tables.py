@@ -50,7 +50,8 @@ class Agreement(Printing, TableOptions):
     item and annotator, of annotators beside item, of items beside annotator; --scores names them. Columns dataset,
     group (items that are not independent: intervals draw whole groups) and system count, too. item, annotator, group
     and system may be called pair_id, rater_id, group_id and system_id. Scores are numbers or words of a usual scale;
-    empty, NA and the like are missing.
+    empty, NA and the like are missing. Where only means of people were published, the columns are item, mean, sd and n;
+    judges stand in files of their own.
 
     Attributes:
         table ([ANNOTATOR=]FILE): CSV with any separator, TSV, JSONL, Parquet, Excel (.xlsx), or an export of Label
@@ -85,9 +86,9 @@ class Plan(Printing, Draws, Columns):
     """Say how many items and ratings a measurement of judges needs.
 
     From a pilot: a table with one row per score, as `agreement` takes it, or the folder of a pair dataset; both with
-    ratings per rater. Or from assumed variances. For every number of items and raters: noise ceiling, leave-one-out
-    agreement, standard error of a judge's Spearman, power to tell two judges apart, and cost. With --learning also what
-    a judge learns from so many pairs.
+    ratings per rater, or with their mean, sd and n. Or from assumed variances. For every number of items and raters:
+    noise ceiling, leave-one-out agreement, standard error of a judge's Spearman, power to tell two judges apart, and
+    cost. With --learning also what a judge learns from so many pairs.
 
     Attributes:
         pilot: table or folder of a pair dataset
@@ -191,7 +192,8 @@ class Leaderboard(Printing):
         scores (SCORES): files of scores, see above
         json: print JSON (fields: docs/reference/reports.md)
         by (COLUMN): column that names the system
-        ratings: pair dataset, or table with pair_id, rater_id, dimension and score, or wide, as `agreement` takes it
+        ratings: pair dataset, or table with pair_id, rater_id, dimension and score, or wide or of means, as
+            `agreement` takes it
         dimension (NAME): compare on these (default: all)
         baseline (SYSTEM): compare the others with this one (default: the best)
         fail_if_worse (POINTS): end with code 1, see above; needs --baseline

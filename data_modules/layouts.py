@@ -7,7 +7,7 @@ Layouts, by the header (here with the names of ``agreement``):
     - ``item`` and columns ``DIMENSION:ANNOTATOR``;
     - ``item`` and a column for each annotator;
     - ``annotator`` and a column for each item, as survey programs export it;
-    - where the reader takes it, ``item, mean, sd, n``: what was published of ratings.
+    - ``item, mean, sd, n``: what was published of ratings.
 
 Only the first, and columns ``DIMENSION:ANNOTATOR``, are seen from the header alone, or the second where the dimensions
 are known: a column such as ``mean`` would pass for an annotator. For the others the columns of scores are named.
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from ..core.errors import DataError, names_shown, shown
 from .rating_words import as_score, numbers_of
-from .ratings import MEAN, OF_MEANS, PANEL, Dimension
+from .ratings import MEAN, N_RATINGS, OF_MEANS, PANEL, SD, Dimension
 from .tables import SourceTable, full_mapping, missing_columns, plain_text, read_table
 
 ALSO = {"item": "pair_id", "annotator": "rater_id", "group": "group_id", "system": "system_id"}
@@ -41,7 +41,7 @@ class Names(NamedTuple):
     item: str
     annotator: str
     option: str
-    optional: tuple[str, ...]  # further columns, which are carried along
+    optional: tuple[str, ...]  # further columns, which are carried along; those of `OF_MEANS` are always looked for
 
 
 class Cell(NamedTuple):
@@ -54,6 +54,7 @@ class Cell(NamedTuple):
     annotator: Any
     dimension: Any
     score: Any
+    of_mean: tuple[Any, ...] | None = None  # what stands as deviation and number of the ratings that it is the mean of
 
     @property
     def where(self) -> str:
@@ -68,6 +69,7 @@ class ScoreColumn(NamedTuple):
     item: str | None = None
     annotator: str | None = None
     dimension: str | None = None
+    of_mean: tuple[str, str] | None = None  # columns of deviation and number of ratings, where it holds means
 
 
 def read_rating_tables(paths: Sequence[str | Path], names: Names) -> list[SourceTable]:
@@ -98,7 +100,7 @@ def read_rating_tables(paths: Sequence[str | Path], names: Names) -> list[Source
 
 def column_names(table: SourceTable, given: Mapping[str, str], names: Names) -> dict[str, str]:
     """Our name -> theirs for the columns that are there; names of `ALSO` count as ours."""
-    ours = (names.item, names.annotator, "dimension", "score", *names.optional)
+    ours = (names.item, names.annotator, "dimension", "score", *names.optional, *OF_MEANS)
     given = {our if our in ours else _ALSO.get(our, our): their for our, their in given.items()}
     for our in ours:
         other = _ALSO.get(our)
@@ -131,7 +133,9 @@ def score_columns(
     absent = [name for name in (names.item, names.annotator) if name not in found]
     only = dimensions[0] if len(dimensions) == 1 else None
     if scores:
-        columns = _named_columns(table, scores, {*found.values(), *taken} - {found.get("score", "")})
+        # A rater may be called `mean`
+        others = {their for our, their in found.items() if our not in ("score", *OF_MEANS)}
+        columns = _named_columns(table, scores, {*others, *taken} - {found.get("score", "")})
         if len(columns) == 1 and not absent:
             found = {**found, "score": columns[0]}
         else:
@@ -154,9 +158,9 @@ def score_columns(
         layouts["wide (columns DIMENSION:RATER)"] = rated
     # Where the ratings themselves are not there
     if not (layouts or scores or names.annotator in found or {*OF_MEANS} - {*found}):
-        of = None if "dimension" in found else only
+        of = None if "dimension" in found else only if dimensions else NO_DIMENSION
         absent += ["dimension"] if of is None and "dimension" not in found else []
-        layouts["published means"] = [ScoreColumn(found[MEAN], annotator=PANEL, dimension=of)]
+        layouts["published means"] = [ScoreColumn(found[MEAN], None, PANEL, of, (found[SD], found[N_RATINGS]))]
     if len(layouts) > 1:
         raise DataError(
             f"{table.path}: the header ({names_shown(table.columns)}) fits {' and '.join(layouts)}; "
@@ -170,7 +174,7 @@ def score_columns(
     if absent:
         free = [name for name in table.columns if name not in {*found.values(), *taken} and _holds_scores(table, name)]
         wide = f", or --scores {' '.join(map(shown, free[:12]))} for columns of scores" if free and not layouts else ""
-        if not layouts and {*OF_MEANS} & {*names.optional} - {*found}:
+        if not layouts and {*OF_MEANS} - {*found}:
             wide += f"; or, of published means, {names.option} {' '.join(f'{our}=COLUMN' for our in OF_MEANS)}"
         raise missing_columns(table, dict.fromkeys(absent), names.option, wide)
     return columns
@@ -261,6 +265,7 @@ def score_cells(
                 annotator if column.annotator is None else column.annotator,
                 dimension if column.dimension is None else column.dimension,
                 score,
+                column.of_mean and tuple(as_score(row.get(name), {}, table.decimal_comma) for name in column.of_mean),
             )  # fmt: skip
 
 

@@ -133,8 +133,9 @@ class RatingTable:
     n_items: int  # number of items
     rater_ids: tuple[str, ...]  # the raters, each with at least one rating
     seconds: np.ndarray | None = None  # time that the rater took `(ratings,)`, NaN = unknown; None = there are no times
-    # where each score is a published mean, its squared standard error `(ratings,)`; None = scores are ratings
-    squared_errors: np.ndarray | None = None
+    # where each score is a published mean: standard deviation (over n - 1) and number of its ratings, each
+    # `(ratings,)`; None = scores are ratings
+    of_means: tuple[np.ndarray, np.ndarray] | None = None
 
     @classmethod
     def of(cls, ratings: pd.DataFrame, dimension: str, pair_ids: Sequence[str]) -> RatingTable:
@@ -145,7 +146,7 @@ class RatingTable:
         rows = ratings.loc[(ratings["dimension"] == dimension) & ratings["pair_id"].isin(list(pair_ids))]
         raters, rater_ids = pd.factorize(rows["rater_id"], sort=True)
         scores = rows["score"].to_numpy(np.float64)
-        squared_errors = (rows[SD] ** 2 / rows[N_RATINGS]).to_numpy(np.float64) if SD in rows else np.empty(0)
+        published = [rows[name].to_numpy(np.float64) for name in (SD, N_RATINGS) if name in rows]
         return cls(
             index.get_indexer(pd.Index(rows["pair_id"])),
             raters,
@@ -153,18 +154,24 @@ class RatingTable:
             len(index),
             tuple(map(str, rater_ids)),
             rows[SECONDS].to_numpy(np.float64) if SECONDS in rows else None,
-            squared_errors if len(squared_errors) and not np.isnan(squared_errors).any() else None,
+            (published[0], published[1]) if len(rows) and published and not np.isnan(published).any() else None,
         )
 
     @property
     def n_raters(self) -> int:
         """Raters who are known; published means name none."""
-        return len(self.rater_ids) if self.squared_errors is None else 0
+        return len(self.rater_ids) if self.of_means is None else 0
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """Ratings per item, shape (n_items,)."""
+        """Ratings per item that are known one by one, or 1 where there is a published mean, shape (n_items,)."""
         return np.bincount(self.items, minlength=self.n_items)
+
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        """Ratings per item, those behind a published mean included, shape (n_items,)."""
+        weights = None if self.of_means is None else self.of_means[1]
+        return np.bincount(self.items, weights, self.n_items)
 
     @cached_property
     def sums(self) -> np.ndarray:
@@ -203,11 +210,21 @@ def raters_of(ratings: pd.DataFrame, pair_ids: Sequence[str]) -> np.ndarray:
     import pandas as pd
 
     positions = pd.Index(pair_ids, dtype=object).get_indexer(pd.Index(ratings["pair_id"]))
-    weights = np.ones(len(positions))
-    if N_RATINGS in ratings:
-        published = ratings[N_RATINGS].to_numpy(np.float64)
-        weights = np.where(np.isnan(published), 1.0, published)
-    return np.bincount(positions, weights, len(pair_ids)).astype(np.int64)
+    return np.bincount(positions, ratings_behind(ratings), len(pair_ids)).astype(np.int64)
+
+
+def ratings_behind(ratings: pd.DataFrame) -> np.ndarray:
+    """How many ratings each row holds: those behind a published mean, else 1 `(rows,)`."""
+    if N_RATINGS not in ratings:
+        return np.ones(len(ratings))
+    return ratings[N_RATINGS].fillna(1.0).to_numpy(np.float64)
+
+
+def spread_within(sd: np.ndarray, numbers: np.ndarray) -> float:
+    """Variance of single ratings around the mean of their item, pooled over items of which standard deviation (over
+    n - 1) and number of ratings are known, each `(items,)`; NaN without any."""
+    freedom = numbers - 1
+    return float((sd**2 * freedom).sum() / freedom.sum()) if freedom.sum() > 0 else math.nan
 
 
 def named_raters(ratings: pd.DataFrame) -> int:
@@ -257,7 +274,7 @@ def check_ratings(
             outside its scale or between its steps, a time that is no number or negative, a standard deviation that no
             ratings on the scale have, or two scores of one rater for one thing; the first bad row is named.
     """
-    check = _Check(ratings, file, locate)
+    check = Check(ratings, file, locate)
     check.columns(RATING_COLUMNS)
     scales = {dimension.name: dimension for dimension in dimensions}
     check.texts("pair_id", frozenset(pair_ids), "no such pair in the pairs table")
@@ -280,19 +297,14 @@ def check_ratings(
     return ratings.assign(**checked)
 
 
-def _check_means(check: _Check, scales: Mapping[str, Dimension], names: np.ndarray) -> dict[str, np.ndarray]:
+def _check_means(check: Check, scales: Mapping[str, Dimension], names: np.ndarray) -> dict[str, np.ndarray]:
     """`SD` and `N_RATINGS` of all rows; a dimension has them in all its rows, one for each pair, or in none."""
-    check.columns((SD, N_RATINGS))
-    sd = check.numbers(SD, "the standard deviation of the ratings, at least 0", at_least=0, may_be_missing=True)
-    counts = check.numbers(N_RATINGS, "the number of ratings, at least 2", at_least=2, may_be_missing=True)
-    check.refuse(N_RATINGS, counts % 1 > 0, "expected a whole number of ratings")
-    known = ~np.isnan(sd) | ~np.isnan(counts)
+    sd, counts = check_numbers_of_means(check)
     for name, dimension in scales.items():
         rows = names == name
-        if not (rows & known).any():
+        if np.isnan(sd[rows]).all():
             continue
-        for column, values in ((SD, sd), (N_RATINGS, counts)):
-            check.refuse(column, rows & np.isnan(values), f"expected for {name}: {SD} and {N_RATINGS} in every row")
+        check.refuse(SD, rows & np.isnan(sd), f"expected for {name}: {SD} and {N_RATINGS} in every row")
         if dimension.step is not None:
             expected = f"{name}={dimension.minimum:g}:{dimension.maximum:g}, since means lie between steps"
             raise DataError(f"{check.file}: {name} is {dimension.scale}; expected {expected}")
@@ -307,6 +319,22 @@ def _check_means(check: _Check, scales: Mapping[str, Dimension], names: np.ndarr
     return {SD: sd, N_RATINGS: counts}
 
 
+def check_numbers_of_means(check: Check) -> tuple[np.ndarray, np.ndarray]:
+    """Standard deviation and number of the ratings behind published means, each `(rows,)`; NaN in rows that are single
+    ratings.
+
+    Raises:
+        DataError: On a number that no ratings have, or one of the two without the other.
+    """
+    check.columns((SD, N_RATINGS))
+    sd = check.numbers(SD, "the standard deviation of the ratings, at least 0", at_least=0, may_be_missing=True)
+    counts = check.numbers(N_RATINGS, "the number of ratings, at least 2", at_least=2, may_be_missing=True)
+    check.refuse(N_RATINGS, counts % 1 > 0, "expected a whole number of ratings")
+    for column, values, other in ((SD, sd, counts), (N_RATINGS, counts, sd)):
+        check.refuse(column, np.isnan(values) & ~np.isnan(other), f"expected {SD} and {N_RATINGS} of every mean")
+    return sd, counts
+
+
 def check_preferences(
     preferences: pd.DataFrame, pair_ids: Collection[str], dimensions: Sequence[Dimension], file: object
 ) -> pd.DataFrame:
@@ -318,7 +346,7 @@ def check_preferences(
     Raises:
         DataError: Also where a pair is preferred to itself or a strength is negative.
     """
-    check = _Check(preferences, file)
+    check = Check(preferences, file)
     check.columns(PREFERENCE_COLUMNS)
     ids, names = frozenset(pair_ids), [dimension.name for dimension in dimensions]
     for column in ("chosen_id", "rejected_id"):
@@ -348,7 +376,7 @@ def is_text(value: object) -> bool:
 
 
 @dataclass(frozen=True)
-class _Check:
+class Check:
     """Checks on the columns of one table; the first bad cell is named, and how many more there are."""
 
     table: pd.DataFrame

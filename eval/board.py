@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ..core.errors import UserError, names_shown, shown
+from ..data_modules.ratings import N_RATINGS, SD, ratings_behind, spread_within
 from ..scoring.score_table import cells_of
 from ..scoring.three_way import PreferenceModel, probabilities
 from .board_words import sentences_of
@@ -78,7 +79,7 @@ def board_of(
         source="judge" if rated is None else "judge and ratings",
         n_contexts=len(sums.pairs),
         n_shared=int((present.T @ present).min()),
-        n_ratings=0 if rated is None else int(rated["pair_id"].isin(scored["pair_id"]).sum()),
+        n_ratings=0 if rated is None else int(ratings_behind(rated)[rated["pair_id"].isin(scored["pair_id"])].sum()),
         weight=None if rated is None else found.weight,
         ratings_worth=None if rated is None or np.isnan(found.ratings_worth) else found.ratings_worth,
         rater_noise=noise,
@@ -188,11 +189,12 @@ def _rater_noise(rated: pd.DataFrame | None) -> float | None:
     """Standard deviation of the ratings of one response around their mean, over responses with two or more."""
     if rated is None:
         return None
-    of_pair = rated.groupby("pair_id")["score"].agg(["var", "count"])
-    several = of_pair.loc[of_pair["count"] > 1]
-    freedom = several["count"] - 1
-    noise = float(np.sqrt((several["var"] * freedom).sum() / freedom.sum())) if len(several) else 0.0
-    return noise or None
+    if SD in rated and not np.isnan(rated[SD].to_numpy(float)).any():
+        within = spread_within(rated[SD].to_numpy(float), rated[N_RATINGS].to_numpy(float))
+    else:
+        of_pair = rated.groupby("pair_id")["score"].agg(["std", "count"]).query("count > 1")
+        within = spread_within(of_pair["std"].to_numpy(float), of_pair["count"].to_numpy(float))
+    return float(np.sqrt(within)) if within > 0 else None
 
 
 def _by_length(scored: pd.DataFrame, dimension: str) -> dict[str, float] | None:

@@ -30,7 +30,16 @@ from ..data_modules.layouts import (
     with_numbers,
 )
 from ..data_modules.rating_words import unknown_words
-from ..data_modules.ratings import A_NAME, LARGEST, N_RATINGS, SD, RatingTable, is_name
+from ..data_modules.ratings import (
+    A_NAME,
+    LARGEST,
+    N_RATINGS,
+    SD,
+    Check,
+    RatingTable,
+    check_numbers_of_means,
+    is_name,
+)
 from ..data_modules.steps import same_scores
 from ..data_modules.tables import SourceTable, TableRow, plain_text
 from .statistics.agreement import Statistic, spearman
@@ -42,7 +51,7 @@ if TYPE_CHECKING:  # pairs are clips, whose decoders a table of ratings does not
 
 COLUMNS = ("dataset", "dimension", "pair_id", "rater_id", "is_judge", "score", "group_id", "system_id", "cluster")
 """Columns of a long frame: ``score`` in rating points (NaN = missing); ``dataset`` and ``system_id`` are None where
-there is none; ``cluster`` is the unit that intervals draw, and permutations exchange, as a whole. Where a dataset has
+there is none; ``cluster`` is the unit that intervals draw, and permutations exchange, as a whole. Where some scores are
 published means, `SD` and `N_RATINGS` follow."""
 
 TABLE_COLUMNS = ("item", "annotator", "dimension", "score", "dataset", "group", "system")
@@ -197,6 +206,7 @@ class Frame:
         for (dataset, dimension), rows in self.rows.groupby(["dataset", "dimension"], sort=False, dropna=False):  # type: ignore[misc]
             if dimensions and dimension not in dimensions:
                 continue
+            self._check_means(rows, str(dimension))
             scored_rows = rows.loc[rows["score"].notna()]
             items = scored_rows.drop_duplicates("pair_id")[["pair_id", "group_id", "system_id", "cluster"]]
             by_judge = scored_rows["is_judge"].to_numpy(bool)
@@ -209,6 +219,17 @@ class Frame:
             draws = affordable_draws(items["cluster"].tolist(), resamples, seed, interval)
             name = dataset if isinstance(dataset, str) else None
             yield Panel(name, str(dimension), items, rows, scores, draws, seed)
+
+    def _check_means(self, rows: pd.DataFrame, dimension: str) -> None:
+        """Refuse published means beside ratings on one dimension: the ceiling of neither holds for both."""
+        if SD not in rows:
+            return
+        single = rows.loc[~rows["is_judge"] & rows[SD].isna() & rows["score"].notna(), "rater_id"]
+        if len(single) and not np.isnan(rows[SD].to_numpy(float)).all():
+            raise UserError(
+                f"{self.source}: {dimension} has published means, and scores by {shown(single.iloc[0])}; expected "
+                f"--judges {shown(single.iloc[0])}, or only one of these"
+            )
 
 
 def clusters_by(names: Iterable[Any], ids: Iterable[str]) -> list[str]:
@@ -293,6 +314,15 @@ def read_frame(
             raise bad_value(cell.where, cell.score, unknown_words(words) if isinstance(cell.score, str) else expected)
     items, annotators, dimensions = values
     datasets, groups, systems = ([row[at] for row in more] for at in range(3))
+    if len(tables) > 1:  # a table without such a column, as of a judge's scores, says nothing: others do
+        for name, given in (("group", groups), ("system", systems)):
+            says = [name in names_of[id(cell.table)] for cell in cells]
+            said = {(d, i): own for d, i, own, own_says in zip(datasets, items, given, says, strict=True) if own_says}
+            if said:
+                given[:] = [
+                    own if own_says else said.get((d, i))
+                    for d, i, own, own_says in zip(datasets, items, given, says, strict=True)
+                ]
     frame = pd.DataFrame(
         {
             "dataset": pd.Series(datasets, dtype=object),
@@ -307,10 +337,20 @@ def read_frame(
     )
     _check_rows(frame, cells, column)
     _check_spread(frame, source)
+    columns_of = COLUMNS
+    if any(cell.of_mean for cell in cells):
+        spread = [cell.of_mean or (None, None) for cell in cells]
+        frame[SD], frame[N_RATINGS] = (pd.Series(values, dtype=object) for values in zip(*spread, strict=True))
+
+        def locate(number: int, name: str) -> str:
+            return cells[number].table.place(cells[number].position, column(number, name))
+
+        frame[SD], frame[N_RATINGS] = check_numbers_of_means(Check(frame, source, locate))
+        columns_of = (*COLUMNS, SD, N_RATINGS)
     # By dataset too: the same name may stand for another scale there
     by_scale = frame.groupby(["dataset", "dimension"], sort=False, dropna=False)["score"]
     frame = frame.assign(score=by_scale.transform(same_scores), cluster=frame["group_id"])
-    return Frame(frame.loc[:, list(COLUMNS)], source, tuple(table.path for table in tables))
+    return Frame(frame.loc[:, list(columns_of)], source, tuple(table.path for table in tables))
 
 
 def _optional_names(table: SourceTable, column: str | None) -> list[str | None]:

@@ -1,4 +1,5 @@
-"""How many ratings a measurement needs, from a pilot with ratings per rater or from assumed variances.
+"""How many ratings a measurement needs, from a pilot with ratings per rater, from published means with deviation and
+number of their ratings, or from assumed variances.
 
 Everything is a formula; nothing is simulated. The pilot gives the reliability of a single rating, the design effect of
 groups and systems, and variance components for the reader. The reliability comes from splits of the raters in two, so
@@ -84,11 +85,14 @@ def pilot_from(frame: Frame, dimensions: Sequence[str] = (), resamples: int = 10
     panels = [panel for panel in frame.panels(resamples, seed, dimensions=dimensions) if len(panel.items)]
     if not panels:
         raise UserError(f"{frame.source}: no item has a rating by a person; expected a pilot with ratings per rater")
+    if len({panel.table.of_means is None for panel in panels}) > 1:
+        of_means = next(panel.dimension for panel in panels if panel.table.of_means is not None)
+        raise UserError(f"{frame.source}: {of_means} has published means, others have ratings; expected --dimension")
     reliability = average_single_reliability([(panel.reliability, panel.table) for panel in panels])
     single = reliability.value
     if single is None:
         raise UserError(f"{frame.source}: nothing can be planned from it: {reliability.reason}")
-    counts = np.concatenate([panel.table.counts for panel in panels])
+    counts = np.concatenate([panel.table.numbers for panel in panels])
     k = float(1 / (1 / counts).mean())
     leave_one_out = _mean([panel.reliability.leave_one_rater_out.value for panel in panels])
     # Leave-one-out agreement compares within a rater: its severity does not count there

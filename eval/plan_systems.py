@@ -8,6 +8,7 @@ from itertools import combinations
 import numpy as np
 
 from ..core.errors import UserError
+from ..data_modules.ratings import ratings_behind
 from .frame import Frame
 from .report.others import SystemPlan
 from .statistics.bootstrap import MIN_GROUPS
@@ -39,7 +40,8 @@ def plan_systems(
     for name, rows in people.groupby("dimension", sort=False):
         if dimensions and name not in dimensions:
             continue
-        items = rows.groupby(["group_id", "system_id", "pair_id"])["score"].agg(["mean", "count"]).reset_index()
+        by_item = rows.assign(ratings=ratings_behind(rows)).groupby(["group_id", "system_id", "pair_id"])
+        items = by_item.agg(mean=("score", "mean"), count=("ratings", "sum")).reset_index()
         cells = items.groupby(["group_id", "system_id"])
         means = cells["mean"].mean().unstack()
         squares = freedom = 0.0

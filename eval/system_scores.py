@@ -23,7 +23,17 @@ from ..data_modules.layouts import (
     score_columns,
     with_numbers,
 )
-from ..data_modules.ratings import A_NAME, LARGEST, RATING_COLUMNS, check_ratings, is_name, same_range
+from ..data_modules.ratings import (
+    A_NAME,
+    LARGEST,
+    N_RATINGS,
+    RATING_COLUMNS,
+    SD,
+    check_ratings,
+    is_name,
+    ratings_behind,
+    same_range,
+)
 from ..data_modules.schema import Dimension, PairDataset
 from ..data_modules.tables import SourceTable, plain_text, read_table
 from ..scoring.calibration import JudgeFacts
@@ -55,7 +65,7 @@ class Answers:
 class Ratings:
     """Ratings of scored responses by people."""
 
-    rows: pd.DataFrame  # `RATING_COLUMNS`
+    rows: pd.DataFrame  # `RATING_COLUMNS`, and `SD` and `N_RATINGS` where scores are published means
     # dimension -> how many ratings of it are of other responses, or empty; they do not count
     others: dict[str, int]
     scales: dict[str, Dimension]  # of the dimensions, where the ratings say
@@ -216,13 +226,14 @@ def read_ratings(ratings: str | Path, answers: Answers) -> Ratings:
         scored = answers.rows.loc[answers.rows[name].notna(), PAIR_ID].to_numpy(str)
         own = of_name & np.isin(table[PAIR_ID].to_numpy(str), scored) & ~np.isnan(table["score"].to_numpy(float))
         known |= own
-        others[name] = int(of_name.sum() - own.sum())
+        others[name] = int(ratings_behind(table.loc[of_name & ~own]).sum())
     if not known.any():
         raise UserError(
             f"{path}: rates none of the scored responses on {names_shown(answers.scales)}; "
             "expected ratings of the same pair_id and dimension"
         )
-    rows = table.loc[known, list(RATING_COLUMNS)].sort_values(list(RATING_COLUMNS[:3]), ignore_index=True)
+    columns = [*RATING_COLUMNS, *(name for name in (SD, N_RATINGS) if name in table)]
+    rows = table.loc[known, columns].sort_values(list(RATING_COLUMNS[:3]), ignore_index=True)
     return Ratings(rows, others, scales, (path.name, mark), synthetic)
 
 
@@ -239,8 +250,9 @@ def _rating_table(path: Path, judged: Mapping[str, Dimension | None]) -> pd.Data
     own = [cell for cell in score_cells(table, names, columns, {}) if cell.dimension in list(judged)]
     scales = {name: scale for name, scale in judged.items() if scale is not None}
     cells = [cell for cell in with_numbers(own, scales) if plain_text(cell.score) is not None]
-    rows = [(cell.item, cell.annotator, cell.dimension, cell.score) for cell in cells]
-    frame = pd.DataFrame(rows, columns=pd.Index(RATING_COLUMNS), dtype=object)
+    rows = [(cell.item, cell.annotator, cell.dimension, cell.score, *(cell.of_mean or ())) for cell in cells]
+    kept = (*RATING_COLUMNS, SD, N_RATINGS) if columns[0].of_mean else RATING_COLUMNS
+    frame = pd.DataFrame(rows, columns=pd.Index(kept), dtype=object)
     ends = {
         name: (-LARGEST / 2, LARGEST / 2) if own is None else (own.minimum, own.maximum) for name, own in judged.items()
     }

@@ -54,11 +54,8 @@ from ...core.numerals import to_number
 from ..layouts import Cell, Names, column_names, read_rating_tables, score_cells, score_columns, with_numbers
 from ..rating_words import parse_choices, unknown_words
 from ..ratings import (
-    MEAN,
     N_RATINGS,
-    OF_MEANS,
     OPTIONAL_COLUMNS,
-    PANEL,
     RATING_COLUMNS,
     SD,
     SECONDS,
@@ -79,7 +76,7 @@ if TYPE_CHECKING:
     import pandas as pd  # takes 0.2 s: not for the help of the importers
 
 EXAMPLE = "table pairs.csv --ratings ratings.csv --dimension vocal_empathy=1:5:1 --out data"
-NAMES = Names("pair_id", "rater_id", "--rating-column", (SECONDS, *OF_MEANS))
+NAMES = Names("pair_id", "rater_id", "--rating-column", (SECONDS,))
 """What columns of ratings are called here."""
 
 
@@ -237,16 +234,17 @@ def _ratings(
         seconds = given.get(SECONDS, SECONDS if is_named else None)
         found = list(score_cells(table, names, columns, mapping.choices))
         cells += found
-        optional = {SECONDS: seconds}
-        if columns[0].annotator == PANEL and columns[0].name == names.get(MEAN):
-            optional |= {SD: names[SD], N_RATINGS: names[N_RATINGS]}
-        theirs = [optional.get(name) or "" for name in OPTIONAL_COLUMNS]
-        more += [tuple(to_number(table.rows[cell.position].get(name)) for name in theirs) for cell in found]
-        known |= {name for name, their in optional.items() if their is not None}
+        for cell in found:
+            time = None if seconds is None else table.rows[cell.position].get(seconds)
+            more.append(tuple(map(to_number, (time, *(cell.of_mean or (None, None))))))
+        known |= {SECONDS} if seconds is not None else set()
+        if of_means := columns[0].of_mean:
+            known |= {SD, N_RATINGS}
+            used |= {*of_means}
         parts = ["pair_id", *(["rater_id"] if of_row else [])]
         parts += ["dimension"] if any(column.dimension is None for column in columns) else []
         used |= {names[part] for part in parts if part in names} | {column.name for column in columns}
-        used |= {their for their in optional.values() if their is not None}
+        used |= {seconds} if seconds is not None else set()
     scales = {dimension.name: dimension for dimension in mapping.dimensions}
     both = [(cell, rest) for cell, rest in zip(with_numbers(cells, scales), more, strict=True) if not _is_nan(cell)]
     n_without = len(cells) - len(both)

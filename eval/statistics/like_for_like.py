@@ -140,7 +140,7 @@ def held_out(score: np.ndarray, table: RatingTable, resamples: Resamples) -> Hel
     for rater_id, rated in zip(table.rater_ids, table.by_rater(), strict=True):
         shared = rated[usable[rated]]
         items = table.items[shared]
-        if table.squared_errors is not None:
+        if table.of_means is not None:
             left_out[rater_id] = "only means of the ratings are known"
             continue
         if len(shared) < MIN_RATER_ITEMS:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...data_modules.ratings import RatingTable
+from ...data_modules.ratings import RatingTable, spread_within
 from ...data_modules.targets import fit_rater_model
 from .agreement import MIN_ITEMS, is_constant
 from .icc import two_way_components
@@ -36,9 +36,17 @@ class Components(NamedTuple):
 
 
 def components(table: RatingTable, groups: Sequence[str]) -> Components:
-    """Variance components of the ratings of one dimension, with the group of each item; estimates below 0 are 0."""
-    items, rater, residual = two_way_components(table)
-    quality = fit_rater_model(table).items
+    """Variance components of the ratings of one dimension, with the group of each item; estimates below 0 are 0. Of
+    published means the severities of raters are not known: they are in the residual."""
+    if table.of_means is None:
+        items, rater, residual = two_way_components(table)
+        quality = fit_rater_model(table).items
+    else:
+        sd, numbers = table.of_means
+        items, rater, residual = math.nan, math.nan, spread_within(sd, numbers)
+        quality = table.means
+        if table.n_items > 1:
+            items = float(np.nanvar(quality, ddof=1) - (sd**2 / numbers).mean())
     rated = np.flatnonzero(table.counts)
     # On qualities without raters' biases, which would look like groups where each group has raters of its own
     between, _ = _between_groups(quality[rated], np.asarray(groups, dtype=str)[rated], 1)

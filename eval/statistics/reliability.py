@@ -95,10 +95,7 @@ def measure(table: RatingTable, resamples: Resamples, seed: int) -> Reliability:
     # The rater is not in the mean that they are compared with, or they would agree with themselves
     single, raters = leave_one_rater_out(table, resamples)
     halves = split_half(table, resamples, seed, by_item=False)
-    if table.squared_errors is None:
-        reliability = _stepped_up(halves, table.counts)
-    else:
-        reliability = of_published_means(table, resamples)
+    reliability = _stepped_up(halves, table.counts) if table.of_means is None else of_published_means(table, resamples)
     panel = _transformed(reliability, np.sqrt)
     alpha = krippendorff_alpha(table, "interval", resamples)
     return Reliability(single, panel, halves, reliability, alpha, raters)
@@ -137,7 +134,9 @@ def leave_one_rater_out(table: RatingTable, resamples: Resamples) -> tuple[Stati
         weights += np.where(np.isnan(statistic.draws), 0.0, drawn)
     if not used:
         reason = f"no rater varies and shares at least {MIN_RATER_ITEMS} items with other raters"
-        return Statistic(None, reason=reason), raters
+        return Statistic(
+            None, reason=reason if table.of_means is None else "only means of the ratings are known"
+        ), raters
     ratings = np.concatenate(used)
     items = np.unique(ratings)
     point = Statistic(total / len(ratings), n=len(items))
@@ -246,9 +245,10 @@ def of_published_means(table: RatingTable, resamples: Resamples) -> Statistic:
     same people rated all items, the true reliability is higher. Undefined, with the reason, with fewer than `MIN_ITEMS`
     items and where the means vary no more than their errors.
     """
-    assert table.squared_errors is not None
+    assert table.of_means is not None
+    sd, numbers = table.of_means
     errors = np.empty(table.n_items)
-    errors[table.items] = table.squared_errors
+    errors[table.items] = sd**2 / numbers
 
     def reliability(errors: np.ndarray, means: np.ndarray) -> float:
         variance = means.var(ddof=1) if len(means) >= MIN_ITEMS else 0.0
@@ -281,23 +281,25 @@ def average_single_reliability(panels: Sequence[tuple[Reliability, RatingTable]]
     Correlations are averaged, not reliabilities: a reliability from few items is very noisy, and its mean over
     dimensions is too low. It is undefined where the parts do not agree, and a correlation that is too high does not
     make up for one that is too low by as much. Undefined, with the reason, where no dimension has a split-half
-    correlation or their mean is not positive.
+    correlation or their mean is not positive. Dimensions of published means have no halves: there the mean is that of
+    the reliabilities.
 
     Args:
-        panels: The result of `measure` for each dimension, all with the same number of draws, and its ratings.
+        panels: The result of `measure` for each dimension, all with the same number of draws, and its ratings; all
+            ratings or all published means.
     """
-    defined = [
-        (reliability.split_half, table) for reliability, table in panels if reliability.split_half.value is not None
-    ]
+    of_means = panels[0][1].of_means is not None
+    measured = [(found.panel_reliability if of_means else found.split_half, table) for found, table in panels]
+    defined = [(statistic, table) for statistic, table in measured if statistic.value is not None]
     if not defined:
-        return panels[0][0].split_half
-    splits, counts = [s for s, _ in defined], np.concatenate([table.counts for _, table in defined])
+        return measured[0][0]
+    splits, counts = [s for s, _ in defined], np.concatenate([table.numbers for _, table in defined])
     drawn = [s.draws for s in splits if len(s.draws)]
     with np.errstate(invalid="ignore"):  # a draw in which none is defined
         mean_draws = np.nansum(drawn, axis=0) / (~np.isnan(drawn)).sum(axis=0)
     draws = mean_draws if len(drawn) == len(splits) else np.empty(0)
     mean = Statistic(float(np.mean([s.value or 0.0 for s in splits])), n=sum(s.n for s in splits), draws=draws)
-    whole, c = _stepped_up(mean, counts), float((1 / counts[counts > 0]).mean())
+    whole, c = mean if of_means else _stepped_up(mean, counts), float((1 / counts[counts > 0]).mean())
     if whole.value is None:
         return whole
     draws = _of_part(whole.draws, c)

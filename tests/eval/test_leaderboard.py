@@ -268,6 +268,10 @@ def by_people(rows: pd.DataFrame) -> pd.DataFrame:
     return wide.rename(columns=lambda rater: f"warmth:{rater}").reset_index()
 
 
+def published(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.groupby("pair_id")["score"].agg(mean="mean", sd="std", n="count").reset_index()
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -276,6 +280,7 @@ def by_people(rows: pd.DataFrame) -> pd.DataFrame:
         lambda rows: rows.rename(columns={"pair_id": "item", "rater_id": "annotator"}).drop(columns="dimension"),
         lambda rows: rows.assign(warmth=2.0),  # all of the long form: other columns may be called as dimensions are
         lambda rows: pd.concat([rows, rows[:1].assign(rater_id="cyd", score="N/A")]),
+        published,
     ],
 )
 def test_ratings_in_any_layout_are_the_same_board(write, tmp_path, change: Change):

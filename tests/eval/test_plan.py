@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.cli import main
-from empathy_judge.eval.frame import COLUMNS, Frame
+from empathy_judge.eval.frame import COLUMNS, Frame, read_frame
 from empathy_judge.eval.plan import assumed_pilot, make_plan, pilot_from
+from empathy_judge.eval.plan_systems import plan_systems
 from empathy_judge.eval.report.base import read_report
 from empathy_judge.eval.report.others import PlanReport
 from empathy_judge.eval.statistics.agreement import spearman
@@ -72,6 +73,26 @@ def test_a_pilot_foretells_a_larger_set(replicas):
     between = np.mean([pilot.between for pilot in pilots])
     error = standard_error_of_difference(good, bad, between, 240, effect)
     assert error == pytest.approx((replicas[:, 1] - replicas[:, 2]).std(), rel=0.15)
+
+
+def test_published_means_plan_as_their_ratings_do(tmp_path):
+    """Reliability of a rating: variance of items over that of ratings, by one-way analysis of variance (ICC(1,1))."""
+    rng = np.random.default_rng(0)
+    scores = rng.normal(3, 1, (300, 1)) + rng.normal(0, 1.2, (300, 5))
+    means = pd.DataFrame({"item": np.arange(300), "mean": scores.mean(1), "sd": scores.std(1, ddof=1), "n": 5})
+    means.assign(system=np.arange(300) % 2, group=np.arange(300) // 2).to_csv(tmp_path / "means.csv", index=False)
+    frame = read_frame(tmp_path / "means.csv", {})
+    pilot = pilot_from(frame, resamples=50)
+    noise = (scores.std(1, ddof=1) ** 2).mean()
+    item = scores.mean(1).var(ddof=1) - noise / 5
+    assert pilot.reliability.value == pytest.approx(item / (item + noise))
+    assert pilot.reliability.low < 1 / (1 + 1.2**2) < pilot.reliability.high
+    assert (pilot.n_items, pilot.ratings_per_item) == (300, 5)
+    (variances,) = pilot.components.values()
+    assert (variances.item + variances.group, variances.residual) == (pytest.approx(item), pytest.approx(noise))
+    assert math.isnan(variances.rater)
+    (plan,) = plan_systems(frame, 0.5, 0.8)
+    assert plan.ratings_per_context == 5
 
 
 def test_the_order_of_dimensions_is_no_matter():

@@ -88,7 +88,7 @@ class TestWhatIsImported:
     @pytest.mark.parametrize(
         ("column", "value", "message"),
         [
-            ("sd", "", r"row 2 \(line 3\), column 'sd': value .*; expected for empathy: sd and n in every row"),
+            ("sd", "", r"row 2 \(line 3\), column 'sd': value .*; expected sd and n of every mean"),
             ("sd", 2.5, r"column 'sd': value 2\.5; expected less: no ratings from 1 to 5 differ so much"),
             ("n", 1, r"column 'n': value 1; expected the number of ratings, at least 2"),
             ("n", 2.5, r"column 'n': value 2\.5; expected a whole number of ratings"),
