@@ -14,7 +14,8 @@ import pytest
 import yaml
 from empathy_judge.core.errors import UserError
 from empathy_judge.models.backbones import FAMILIES
-from empathy_judge.train.memory import CUDA_CONTEXT, GIB, step_memory
+from empathy_judge.models.work import CUDA_CONTEXT, GIB
+from empathy_judge.train.memory import step_memory
 from empathy_judge.train.ranges import RANGES
 from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.settings import find_recipe, shipped_recipes
