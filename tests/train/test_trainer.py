@@ -80,7 +80,7 @@ def test_early_stopping_ends_a_run_that_gets_no_better(train_arguments, tmp_path
 
 @pytest.mark.slow
 def test_weights_and_biases_offline_needs_neither_account_nor_network(train_arguments, tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     secret = "0123456789abcdef0123456789abcdef01234567"  # of the length that the library accepts
     monkeypatch.chdir(tmp_path)
     for name in ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
@@ -88,15 +88,14 @@ def test_weights_and_biases_offline_needs_neither_account_nor_network(train_argu
     monkeypatch.setenv("WANDB_API_KEY", secret)
     run = train([*train_arguments(tmp_path / "run", trainer__max_epochs=1), "--config", "nano_wandb"])
     assert run.checkpoint.is_file()
+    wandb.finish()  # as at the end of the process
     (written,) = tmp_path.glob("**/offline-run-*/*.wandb")
     told = (
         "content_hash",
         "splits",
         "noise_ceiling",
-        "one_rater",
         "learning_rate",
         "val_spearman",
-        "val_one_rater",
         "mfu",
     )
     assert [name for name in told if name.encode() not in written.read_bytes()] == []
