@@ -82,7 +82,7 @@ def cross_validate(
         chosen = _tried(runs, PROBE if recipe.method == "auto" else recipe.method)
         if recipe.method == "auto" and can_decide(pairs, chosen.scores):
             adapted = _tried(runs, LORA)
-            if is_ahead(pairs, adapted.scores, chosen.scores, recipe.seed):
+            if is_ahead(pairs, adapted.scores, chosen.scores, recipe.seed, in_folds=recipe.folds > 0):
                 chosen = adapted
 
         if recipe.folds or recipe.refit:

@@ -138,10 +138,13 @@ def can_decide(pairs: AllPairs, scores: Mapping[str, Prediction]) -> bool:
     return count >= MIN_GROUPS
 
 
-def is_ahead(pairs: AllPairs, adapted: Mapping[str, Prediction], probe: Mapping[str, Prediction], seed: int) -> bool:
+def is_ahead(
+    pairs: AllPairs, adapted: Mapping[str, Prediction], probe: Mapping[str, Prediction], seed: int, in_folds: bool
+) -> bool:
     """Whether adapters agree better with people than the probe; prints the reason in one line.
 
     They do if the 90 % interval of their gain, from a bootstrap over groups or speakers, does not reach below 0.
+    Without folds the pairs have also chosen the epoch of the adapters, whose gain is then too high; the line says so.
     """
     # Pairs that both have scored: a clip that one of them could not read would count for the other alone
     (before, now), human, groups = _compared(pairs, probe, adapted)
@@ -157,9 +160,11 @@ def is_ahead(pairs: AllPairs, adapted: Mapping[str, Prediction], probe: Mapping[
         interval = f"90 % interval {low:.3f} to {high:.3f}; it must not begin below 0"
     else:
         interval = "no 90 % interval: it is undefined in every draw"
+    chose = f". They have chosen the epoch of {LORA}, too, which flatters it; --folds compares on others"
     say(
         f"auto: {LORA if ahead else PROBE}: mean Spearman of {LORA} {means[1]:.3f}, of the probe {means[0]:.3f} on "
         f"{len(human)} pairs that neither was trained on; {LORA} leads by {means[1] - means[0]:.3f} ({interval})"
+        f"{'' if in_folds else chose}"
     )
     return ahead
 
