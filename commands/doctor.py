@@ -32,9 +32,8 @@ _SECRETS = (
 _PLACES = ("HF_HOME", "HF_HUB_OFFLINE", "TMPDIR", "CUDA_VISIBLE_DEVICES", "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL")
 _NOT_FOR_USERS = ("dev", "docs")  # extras for developers of the package
 BENCH_SECONDS = 10.0
-_OF_7B = (("scores", 0.13, 2.2e12), ("trains on", 0.36, 6.1e12))
-"""What a judge with the shapes of Qwen2-Audio 7B did on an H200: what, the share of its rate of large products, and
-operations for a pair (`benchmarks/results/gpu.md`)."""
+_SCORED_PAIR, _TRAINED_PAIR = 2.2e12, 6.1e12
+"""Operations for a pair with clips of 5 s, with the shapes of Qwen2-Audio 7B (`benchmarks/results/gpu.md`)."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +115,8 @@ def _rates(seconds: float) -> Iterator[Finding]:
     """What the processor and each GPU reach within so many seconds together, and what a judge of 7B makes of it."""
     import torch
 
+    from ..models.work import SCORING, TRAINING
+
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     devices = [torch.device("cpu"), *(torch.device("cuda", number) for number in range(count))]
     for device in devices:
@@ -130,9 +131,10 @@ def _rates(seconds: float) -> Iterator[Finding]:
         detail = f"products of matrices {product / 1e12:.3g} TFLOP/s ({kind}), copies {copied / 1e9:.3g} GB/s"
         yield Finding("speed", "processor" if device.type == "cpu" else str(device), "ok", detail)
         if on_gpu:
-            pairs = " and ".join(f"{name} {share * product / work:.2g}" for name, share, work in _OF_7B)
-            told = f"{pairs} pairs/s, predicted from the shares of this rate that an H200 reached, with clips of 5 s"
-            yield Finding("speed", f"{device}, a judge of 7B", "note", told)
+            scored, trained = SCORING * product / _SCORED_PAIR, TRAINING * product / _TRAINED_PAIR
+            told = f"scores {scored:.2g} and trains on {trained:.2g} pairs/s, predicted"
+            origin = "from the shares of this rate that an H200 reached, with clips of 5 s"
+            yield Finding("speed", f"{device}, a judge of 7B", "note", f"{told} {origin}")
 
 
 def _best_seconds(function: Callable[[], object], device: Any, seconds: float) -> float:
