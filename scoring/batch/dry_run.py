@@ -73,7 +73,8 @@ class ScoringPlan:
         if self.first_failure:
             yield f"  first: {self.first_failure}"
         fewest, most = self.tokens_per_pair
-        yield f"audio: {duration(60 * self.minutes)}, each clip once (by headers); tokens a pair: {fewest} to {most}"
+        tokens = f"{fewest} to {most}" if fewest < most else f"{most}"
+        yield f"audio: {duration(60 * self.minutes)}, each clip once (by headers); tokens a pair: {tokens}"
         limit = "" if self.batch_tokens is None else f" and {self.batch_tokens:,} tokens"
         yield f"passes on {self.device}: at most {counted(self.batch_pairs, 'pair')}{limit}"
         memory = f"memory: weights {self.weight_bytes / GIB:.2f} GiB, the largest pass {self.pass_bytes / GIB:.2f} GiB"
