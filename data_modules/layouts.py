@@ -31,6 +31,11 @@ from .tables import SourceTable, full_mapping, missing_columns, plain_text, read
 ALSO = {"item": "pair_id", "annotator": "rater_id", "group": "group_id", "system": "system_id"}
 """Columns of a table of scores, and what pair datasets call them: where one is missing, the other counts."""
 _ALSO = {**ALSO, **{theirs: ours for ours, theirs in ALSO.items()}}
+_QUALTRICS = (
+    "ResponseId", "Progress", "Duration (in seconds)", "Finished", "Status", "IPAddress", "LocationLatitude",
+    "LocationLongitude",
+)  # fmt: skip
+"""What an export of Qualtrics says of each respondent, who is a rater, the name first."""
 NO_DIMENSION = "score"
 """What scores are of where nothing says it."""
 
@@ -102,6 +107,9 @@ def column_names(table: SourceTable, given: Mapping[str, str], names: Names) -> 
     """Our name -> theirs for the columns that are there; names of `ALSO` count as ours."""
     ours = (names.item, names.annotator, "dimension", "score", *names.optional, *OF_MEANS)
     given = {our if our in ours else _ALSO.get(our, our): their for our, their in given.items()}
+    respondent, raters = _QUALTRICS[0], {names.annotator, _ALSO.get(names.annotator)}
+    if respondent in {*table.columns} - {*given.values()} and not raters & {*given, *table.columns}:
+        given[names.annotator] = respondent
     for our in ours:
         other = _ALSO.get(our)
         if other in table.columns and our not in given and our not in table.columns:
@@ -172,8 +180,15 @@ def score_columns(
     if any(column.annotator is not None for column in columns):
         absent = [name for name in absent if name != names.annotator]
     if absent:
-        free = [name for name in table.columns if name not in {*found.values(), *taken} and _holds_scores(table, name)]
-        wide = f", or --scores {' '.join(map(shown, free[:12]))} for columns of scores" if free and not layouts else ""
+        free = [
+            name
+            for name in table.columns
+            if name not in {*found.values(), *taken, *_QUALTRICS} and _holds_scores(table, name)
+        ]
+        wide = ""
+        if not layouts:  # words of a scale could as well be remarks
+            columns_of = f"{' '.join(map(shown, free[:12]))} for columns of scores" if free else "COLUMN ... for words"
+            wide = f", or --scores {columns_of}"
         if not layouts and {*OF_MEANS} - {*found}:
             wide += f"; or, of published means, {names.option} {' '.join(f'{our}=COLUMN' for our in OF_MEANS)}"
         raise missing_columns(table, dict.fromkeys(absent), names.option, wide)
@@ -272,7 +287,8 @@ def score_cells(
 def with_numbers(cells: Sequence[Cell], scales: Mapping[str, Dimension] | None = None) -> list[Cell]:
     """The cells with numbers for the words of usual scales (`rating_words.SERIES`), found for each dimension.
 
-    A single word, or words among numbers, are rather mistakes: they stay.
+    A single word, or words among numbers, are rather mistakes: they stay. So does the one word that is none of the
+    scale which all others are of.
     """
     words: dict[Any, dict[str, None]] = {}
     numbered: set[Any] = set()
@@ -286,7 +302,7 @@ def with_numbers(cells: Sequence[Cell], scales: Mapping[str, Dimension] | None =
     if not words:
         return list(cells)
     numbers = {
-        name: numbers_of(found, (scales or {}).get(name)) if len(found) > 1 and name not in numbered else {}
+        name: _of_a_scale(found, (scales or {}).get(name)) if name not in numbered else {}
         for name, found in words.items()
     }
     in_words = (isinstance(cell.score, str) and isinstance(cell.dimension, str) for cell in cells)
@@ -294,3 +310,14 @@ def with_numbers(cells: Sequence[Cell], scales: Mapping[str, Dimension] | None =
         cell._replace(score=numbers[cell.dimension].get(cell.score, cell.score)) if is_word else cell
         for cell, is_word in zip(cells, in_words, strict=True)
     ]
+
+
+def _of_a_scale(words: Collection[str], scale: Dimension | None) -> dict[str, float]:
+    """Numbers of the words, or of all but one that must be a mistake: the message for that one then names its row."""
+    if len(words) < 2:
+        return {}
+    if numbers := numbers_of(words, scale):
+        return numbers
+    without_one = [numbers_of([word for word in words if word != odd], scale) for odd in words if len(words) > 3]
+    known = [numbers for numbers in without_one if numbers]
+    return known[0] if len(known) == 1 else {}

@@ -89,7 +89,9 @@ def numbers_of(words: Iterable[str], scale: Dimension | None) -> dict[str, float
     """Word -> score of the words on one dimension, if together they belong to a usual scale (`SERIES`), or are all of
     one; empty where they do not, or two scales give one of them different numbers.
 
-    The scores are those of the `scale`, which has to have as many steps; without one they are 1, 2, 3 and so on.
+    The scores are those of the `scale`, which has to have as many steps; without one they are 1, 2, 3 and so on. Then
+    no word between them may be missing: six words of agreement are a scale of six as well as one of seven whose middle
+    nobody chose.
     """
     plain = {word: _plain(word) for word in words}
     fitting = {
@@ -97,6 +99,8 @@ def numbers_of(words: Iterable[str], scale: Dimension | None) -> dict[str, float
         for series in SERIES
         if {*plain.values()} <= {*series} and (scale is None or (scale.step and scale.steps == len(series)))
     }
+    if scale is None:
+        fitting = {key: whole for key, whole in fitting.items() if max(key) - min(key) == len({*key}) - 1}
     fitting = [key for key, whole in fitting.items() if whole] or [*fitting]
     if len(fitting) != 1:
         return {}

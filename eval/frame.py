@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -255,6 +256,12 @@ def _check_spread(rows: pd.DataFrame, source: str) -> None:
         )
 
 
+def _is_elsewhere(pattern: str, table: SourceTable, tables: Sequence[SourceTable]) -> bool:
+    """Whether no column of the table has this name, or fits it as a pattern, and one of another table does."""
+    holders = [one for one in tables if any(name == pattern or fnmatchcase(name, pattern) for name in one.columns)]
+    return bool(holders) and not any(one is table for one in holders)
+
+
 def read_frame(
     paths: str | Path | Sequence[str | Path],
     columns: Mapping[str, str],
@@ -283,9 +290,12 @@ def read_frame(
     more: list[tuple[str | None, ...]] = []
     names_of: dict[int, Mapping[str, str]] = {}
     for table in tables:
-        names = names_of[id(table)] = column_names(table, columns, _NAMES)
+        # What is named may stand in one of several tables: a judge's scores have other columns than ratings of people
+        mapped = {our: their for our, their in columns.items() if not _is_elsewhere(their, table, tables)}
+        named = [name for name in scores if not _is_elsewhere(name, table, tables)]
+        names = names_of[id(table)] = column_names(table, mapped, _NAMES)
         rows = list(zip(*(_optional_names(table, names.get(name)) for name in _NAMES.optional), strict=True))
-        found = list(score_cells(table, names, score_columns(table, names, _NAMES, scores=scores), choices or {}))
+        found = list(score_cells(table, names, score_columns(table, names, _NAMES, scores=named), choices or {}))
         cells += found
         more += [rows[cell.position] for cell in found]
     cells = with_numbers(cells)

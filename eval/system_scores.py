@@ -246,7 +246,14 @@ def _rating_table(path: Path, judged: Mapping[str, Dimension | None]) -> pd.Data
         columns = [ScoreColumn(names["score"])]
     else:
         there = [name for name in judged if any(own.partition(":")[0] == name for own in table.columns)]
-        columns = score_columns(table, names, _NAMES, there or list(judged))
+        try:
+            columns = score_columns(table, names, _NAMES, there or list(judged))
+        except DataError as error:
+            head = str(error).partition("; expected ")[0]
+            raise DataError(
+                f"{head}; expected pair_id, rater_id, dimension and score, columns DIMENSION:RATER, or a data set that "
+                f"import table made of it: import table MANIFEST --ratings {path.name} --out DATA, then --ratings DATA"
+            ) from None
     own = [cell for cell in score_cells(table, names, columns, {}) if cell.dimension in list(judged)]
     scales = {name: scale for name, scale in judged.items() if scale is not None}
     cells = [cell for cell in with_numbers(own, scales) if plain_text(cell.score) is not None]

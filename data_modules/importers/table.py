@@ -87,7 +87,7 @@ class Options(AudioRoot):
     Attributes:
         ratings ([RATER=]FILE): tables of ratings; without them they stand beside the pairs
         dimension (NAME=LOW:HIGH[:STEP][:lower]): scale; repeatable; needed for ratings
-        column (OURS=THEIRS): column of the pairs; repeatable
+        column (OURS=THEIRS): column of the pairs, or several
         rating_column (OURS=THEIRS): the same for ratings
         scores (COLUMN): columns of the ratings that hold scores, where the header leaves it open; 'R*' = all that begin
             with R
@@ -97,8 +97,8 @@ class Options(AudioRoot):
 
     ratings: Sequence[str] = ()
     dimension: Sequence[str] = field(default=(), metadata=REPEATABLE)
-    column: Sequence[str] = field(default=(), metadata=REPEATABLE)
-    rating_column: Sequence[str] = field(default=(), metadata=REPEATABLE)
+    column: Sequence[str] = field(default=(), metadata={"action": "extend"})
+    rating_column: Sequence[str] = field(default=(), metadata={"action": "extend"})
     scores: Sequence[str] = ()
     choice: Sequence[str] = field(default=(), metadata={"action": "extend"})
     synthetic: bool = False

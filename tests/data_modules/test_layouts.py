@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from empathy_judge.core.errors import DataError, UserError
 from empathy_judge.data_modules.importers import table
-from empathy_judge.data_modules.rating_words import as_score, numbers_of, parse_choices
+from empathy_judge.data_modules.rating_words import SERIES, as_score, numbers_of, parse_choices
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.eval.frame import read_frame
 
@@ -74,7 +74,8 @@ def test_an_export_of_qualtrics(tmp_path):
     head = f'ResponseId,Q1,Q2\nResponse ID,"How warm, 1?","How warm, 2?"\n{ids}\n'
     text = f"{head}R_1,Strongly agree,Disagree\nR_2,Agree,\nR_3,neither agree nor disagree,Strongly disagree\n"
     path = written(tmp_path, text)
-    given = found(path, columns={"annotator": "ResponseId"}, scores=["Q*"], dimension="score")
+    given = found(path, scores=["Q*"], dimension="score")
+    assert given == found(path, columns={"annotator": "ResponseId"}, scores=["Q*"], dimension="score")
     one = {("Q1", "R_1"): 5.0, ("Q2", "R_1"): 2.0, ("Q1", "R_2"): 4.0}
     assert given == {**one, ("Q1", "R_3"): 3.0, ("Q2", "R_3"): 1.0}
 
@@ -174,5 +175,31 @@ def test_words_of_usual_scales():
     assert numbers_of(["excellent", "bad"], Dimension("d", 0, 4, 1)) == {"excellent": 4.0, "bad": 0.0}
     assert numbers_of(["excellent", "bad"], Dimension("d", 0, 100)) == {}
     assert numbers_of(["warm", "cold"], None) == {}
+    six = [word for word in SERIES[6] if "neither" not in word]  # a scale of six words, or of seven
+    assert numbers_of(six, None) == {}
+    assert [*numbers_of(six, Dimension("d", 1, 7, 1)).values()] == [1, 2, 3, 5, 6, 7]
+    assert numbers_of(["slightly agree", "agree", "neither agree nor disagree"], None) == {
+        "slightly agree": 5.0, "agree": 6.0, "neither agree nor disagree": 4.0,
+    }  # fmt: skip
+
+
+def test_the_one_word_that_is_none_of_the_scale_is_named(tmp_path):
+    people = written(tmp_path, "item,anna,ben\na,never,rarely\nb,sometimes,oftn\nc,often,always\n")
+    with pytest.raises(DataError, match=r"row 2 \(line 3\), column 'ben': value 'oftn'; .*--choice 'oftn=NUMBER'$"):
+        read_frame(people, {}, ["anna", "ben"])
+
+
+def test_ratings_in_columns_and_a_judge_in_a_file_of_its_own(tmp_path):
+    people = written(tmp_path, "clip,rater1,rater2\na,1,2\nb,3,\n", "people.csv")
+    one = written(tmp_path, "item,score\na,1.5\nb,2.5\n", "gpt.csv")
+    wide = written(tmp_path, "clip,gpt\na,1.5\nb,2.5\n", "wide.csv")
+    wanted = {("a", "rater1"): 1.0, ("a", "rater2"): 2.0, ("b", "rater1"): 3.0, ("a", "gpt"): 1.5, ("b", "gpt"): 2.5}
+    columns = {"item": "clip"}
+    assert found(people, f"gpt={one}", columns=columns, scores=["rater*"], dimension="score") == wanted
+    assert found(people, wide, columns=columns, scores=["rater*", "gpt"], dimension="score") == wanted
+    with pytest.raises(DataError, match=r"people.csv: no column 'judge' \(--scores\)"):
+        read_frame([people, wide], columns, ["rater*", "judge"])
+    with pytest.raises(DataError, match=r"people.csv: no column 'file' \(mapped to item\)"):
+        read_frame([people, wide], {"item": "file"}, ["rater*", "gpt"])
     with pytest.raises(UserError, match="--choice 'good=x': expected WORD=NUMBER, such as good=4"):
         parse_choices(["good=x"])

@@ -285,3 +285,12 @@ def test_published_alphas_of_models(real, capsys):
     expected = published_alphas(real, 3)
     assert len(expected) == 21
     assert alphas(printed(capsys, real, "--annotators", "gpt_4o", "claude_3.7_sonnet")) == expected
+
+
+def test_a_judge_of_items_that_nobody_rated_is_refused(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("item,annotator,score\nclip00,ann,3\nclip01,ann,4\nCLIP00,gpt,3\n")
+    with pytest.raises(
+        UserError, match="gpt scores none of the items that people rate, but 'CLIP00' and the like where"
+    ):
+        measure_agreement(read_frame(path, {}), ["gpt"], resamples=20)
