@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -100,9 +100,23 @@ def _order(board: Board) -> Iterator[str]:
     if all(row.difference.value == 0 for row in board.differences):
         yield "All means are equal: nothing tells the systems apart."
         return
+    leader, *others = (row.system for row in board.systems)
+    better = {row.second for row in board.differences if row.better and row.first == leader}
+    behind, level = ([name for name in others if (name in better) == told] for told in (True, False))
+    by = "By this judge, " if board.source == "judge" else ""
+    if behind:
+        rest = f"; it is not told apart from {_listed(level)}" if level else ""
+        yield f"{by}{leader} is better than {_listed(behind)}{rest}."
+    else:
+        yield f"{by}{leader} has the best mean, and is not told apart from {_listed(level)}."
     told = sum(row.better for row in board.differences)
     verb = "differs" if told == 1 else "differ"
     yield (
         f"{told} of {counted(len(board.differences), 'pair')} of systems {verb} at the 5 % level, corrected for all "
         "pairs (Holm)."
     )
+
+
+def _listed(names: Sequence[str], most: int = 4) -> str:
+    """A few names, and how many others there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")

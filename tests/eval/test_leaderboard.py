@@ -94,7 +94,7 @@ def test_the_judge_alone_orders_systems_in_clusters(write):
     assert board.systems[0].unlike_training == pytest.approx(1 / 24)
     text = " ".join(board.text)
     assert board.text[0].startswith("This is the opinion of the judge")
-    assert "2 of 3 pairs of systems differ" in text
+    assert "By this judge, v3 is better than v1; it is not told apart from v2. 2 of 3 pairs of systems differ" in text
     assert "3 responses of 72 are unlike" in text
 
 
