@@ -80,15 +80,16 @@ def dry_run(recipe: Recipe) -> None:
         batch_tokens=budget if plan is None else None,
         audio_cached=recipe.cache.what != "none" and not recipe.judge.lora.trains_tower,
     )
+    held = memory.sharded(shards_of(recipe.trainer))
     gpu = recipe.gpu_gib * GIB if recipe.gpu_gib else None
     if gpu is None and torch.cuda.is_available():
         gpu = torch.cuda.get_device_properties(0).total_memory
     if recipe.json:
-        print(json.dumps(_facts(recipe, memory, plan, gpu), indent=2))
+        print(json.dumps(_facts(recipe, memory, held, plan, gpu), indent=2))
     else:
         tables = [parameter_table(memory.parts, recipe.method == "probe")]
         tables += [] if plan is None else [plan_table(recipe, plan, memory)]
-        for table in (*tables, memory_table(memory, plan, recipe.clip_seconds or CLIP_SECONDS, gpu)):
+        for table in (*tables, memory_table(held, plan, recipe.clip_seconds or CLIP_SECONDS, gpu)):
             Console().print(table)
     check_trainable(memory.parts, recipe.expected_trainable or {})
 
@@ -170,6 +171,12 @@ def processes_of(trainer: Mapping[str, Any]) -> int:
     return count * int(trainer.get("num_nodes") or 1)
 
 
+def shards_of(trainer: Mapping[str, Any]) -> int:
+    """Devices that share the weights: with FSDP2 those of a machine, otherwise each has them whole."""
+    sharded = "ShardedStrategy" in str(trainer.get("strategy"))
+    return processes_of(trainer) // int(trainer.get("num_nodes") or 1) if sharded else 1
+
+
 def plan_table(recipe: Recipe, plan: Plan, memory: StepMemory) -> Table:
     """What `train --dry-run` says of data, steps and time."""
     table = Table("training", "", title=f"On {recipe.data.path}", show_header=False)
@@ -243,7 +250,9 @@ def memory_table(found: StepMemory, plan: Plan | None, seconds: float, gpu_bytes
     return table
 
 
-def _facts(recipe: Recipe, memory: StepMemory, plan: Plan | None, gpu: float | None) -> dict[str, Any]:
+def _facts(
+    recipe: Recipe, memory: StepMemory, held: StepMemory, plan: Plan | None, gpu: float | None
+) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "parts": {
             name: {"parameters": count.parameters, "trainable": count.trainable} for name, count in memory.parts.items()
@@ -251,11 +260,11 @@ def _facts(recipe: Recipe, memory: StepMemory, plan: Plan | None, gpu: float | N
         "pairs": memory.pairs,
         "clip_seconds": recipe.clip_seconds or CLIP_SECONDS if plan is None else plan.longest_clips,
         "tokens_per_pair": memory.tokens,
-        "bytes": memory.by_kind,
+        "bytes": held.by_kind,
         "operations": memory.operations,
         "checkpoint_bytes": _checkpoint_bytes(memory),
         "gpu_bytes": gpu,
-        "fits": None if gpu is None else memory.fits(gpu),
+        "fits": None if gpu is None else held.fits(gpu),
         "plan": None,
     }
     if plan is not None:

@@ -38,6 +38,14 @@ class StepMemory:
     optimizer: int  # AdamW's two moments of every trained weight
     activations: int  # the most that forward and backward pass hold at once on top of these
     operations: float  # floating-point operations of the batch, see `models.work`
+    gathered: int  # weights that FSDP2 has whole at once: those outside of layers, and two layers
+
+    def sharded(self, devices: int) -> StepMemory:
+        """The same where each of so many devices keeps its share of all weights, as `strategies.shard` does."""
+        if devices == 1:
+            return self
+        shares = {name: getattr(self, name) // devices for name in ("weights", "gradients", "optimizer")}
+        return replace(self, **shares | {"weights": shares["weights"] + self.gathered})
 
     @property
     def by_kind(self) -> dict[str, int]:
@@ -111,7 +119,19 @@ def step_memory(
         optimizer=2 * trained,
         activations=_activations(judge, inputs, batch, audio_cached),
         operations=work,
+        gathered=_gathered(as_trained),
     )
+
+
+def _gathered(judge: EmpathyJudge) -> int:
+    """Bytes of the weights that are in no layer, and of the two largest layers: one computes, the next is fetched."""
+    layers = [
+        sum(weight.nbytes for weight in layer.parameters())
+        for part in judge.backbone.parts.values()
+        for layer in (judge.network.get_submodule(part.layers).children() if part.layers else ())
+    ]
+    whole = sum(weight.nbytes for weight in judge.parameters())
+    return whole - sum(layers) + sum(sorted(layers)[-2:])
 
 
 def _without_weights(settings: JudgeSettings) -> EmpathyJudge:

@@ -11,7 +11,7 @@ from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models import hub
 from empathy_judge.models.shapes import shapes_of, without_hub
 from empathy_judge.models.work import CUDA_CONTEXT, GIB
-from empathy_judge.train.dry_run import processes_of
+from empathy_judge.train.dry_run import processes_of, shards_of
 from empathy_judge.train.memory import step_memory
 from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.run import train
@@ -45,6 +45,24 @@ def test_a_dry_run_with_a_length_of_clips_reads_no_data(tmp_path, capsys, monkey
     line = failed(capsys, *words, "--expected_trainable", "{language_model: 7}")
     assert f"language_model has {trained} trainable parameters, expected 7" in line
     assert list(tmp_path.iterdir()) == []
+
+
+def test_with_fsdp2_each_gpu_of_a_machine_holds_its_share(make_judge):
+    judge = make_judge()
+    whole = step_memory(judge.settings, batch=1, seconds=1.0, mixed_precision=False, gradient_checkpointing=False)
+    of_layers = sorted(
+        sum(weight.nbytes for weight in layer.parameters())
+        for layer in (*judge.network.language_model.layers, *judge.network.audio_tower.layers)
+    )
+    assert whole.gathered == whole.weights - sum(of_layers[:-2])
+    held = whole.sharded(4)
+    assert held.weights == whole.weights // 4 + whole.gathered
+    assert (held.gradients, held.optimizer) == (whole.gradients // 4, whole.optimizer // 4)
+    assert held.activations == whole.activations
+    assert whole.sharded(1) == whole
+    strategy = {"class_path": "empathy_judge.train.strategies.ShardedStrategy"}
+    trainer = {"accelerator": "gpu", "devices": 8, "num_nodes": 2}
+    assert (shards_of(trainer), shards_of({**trainer, "strategy": strategy})) == (1, 8)
 
 
 @pytest.mark.slow
