@@ -98,6 +98,7 @@ class Provider(ABC):
         variables = ("EMPATHY_JUDGE_API_KEY",) if self.elsewhere and settings.base_url else self.key_variables
         keys = {name: key for name in variables if (key := os.environ.get(name, "").strip())}
         variable, self.key = next(iter(keys.items()), (None, None))
+        self._key_variable = variables[0]
         chosen = f", as {self.url_variable} says" if self.elsewhere and not settings.base_url else ""
         self.access = f"{chosen}, with {f'the key in {variable}' if variable else 'no key'}"
         if not (dry_run or self.key or self.elsewhere):
@@ -219,6 +220,8 @@ class Provider(ABC):
         message = fields.get("message")
         text = self._redact(message if isinstance(message, str) and message.strip() else _beginning(content))
         code = status if status != 200 else status_in(fields)
+        if code == 401 and not self.key:  # a key of the vendor is not sent to another address
+            text += f" (no key was sent: the variable {self._key_variable} is not set)"
         if code is None:
             error = RequestError("error in place of an answer", text)
         else:  # statuses of 500 and above are all of one kind

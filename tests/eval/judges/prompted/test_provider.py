@@ -250,6 +250,14 @@ def test_what_no_request_can_mend_ends_the_run(vendor, number, make_judge, make_
     assert len(server.requests) <= 2
 
 
+def test_a_key_that_was_not_sent_is_named(make_judge, make_pairs, monkeypatch):
+    """The vendor's own is not sent to another address."""
+    monkeypatch.delenv("EMPATHY_JUDGE_API_KEY", raising=False)
+    told = pytest.raises(UserError, match="no key was sent: the variable EMPATHY_JUDGE_API_KEY is not set")
+    with serve(in_turn([FINAL["openai"][0]])) as server, told:
+        make_judge("openai", server.url, ["samples=1"]).score(make_pairs(1))
+
+
 # ---------------------------------------------------------------- probabilities, cost and versions
 
 PROBABILITIES = ["samples=1", "answers=logprobs"]
