@@ -7,7 +7,8 @@ READY := $(VENV)/.ready
 # uv, where there is one, downloads in parallel
 INSTALL := $(if $(shell command -v uv),uv pip install --python $(VENV),$(BIN)/python -m pip install) --quiet \
 	--constraint constraints.txt --editable
-PYTEST := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Three for two cores: some tests wait for servers and other processes
+PYTEST := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo nano test test-all test-gpu lint docs bench bench-gpu clean
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from ..core.errors import counted, names_shown
 from .rendering import NONE, dollars, filled_table, number, p_value, percent, ranged, signed
+from .statistics.agreement import Statistic
 from .statistics.icc import FORMS
 from .statistics.krippendorff import DISTANCES
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from .report.leaderboard import LeaderboardReport
     from .report.others import ChallengeReport, PlanReport, StressReport
     from .report.people import PeopleReport
-    from .statistics.agreement import Statistic
     from .statistics.raters import RaterFacts
 
 _TITLE = 20  # letters

@@ -153,14 +153,18 @@ class Resamples:
         """Calls a function for many resamples at a time, shape (rows of `counts`, ...), float64; NaN where no item was
         drawn.
 
-        `function` takes how often each item was drawn, float64, shape (n, r) for r resamples, and returns (..., r).
+        `function` takes how often each item was drawn, float64, shape (n, r) for r resamples that drew some, maybe
+        none, and returns (..., r).
         """
         parts = []
         for start in range(0, len(self.counts), _AT_A_TIME):
             weights = self.counts[start : start + _AT_A_TIME, self.codes].T.astype(np.float64)
+            drawn = weights.any(axis=0)
             with np.errstate(divide="ignore", invalid="ignore"):
-                values = np.asarray(function(weights), dtype=np.float64)
-            parts.append(np.where(weights.any(axis=0), values, np.nan).T)
+                own = np.asarray(function(weights[:, drawn]), dtype=np.float64)
+            values = np.full((*own.shape[:-1], len(drawn)), np.nan)
+            values[..., drawn] = own
+            parts.append(values.T)
         return np.concatenate(parts) if parts else np.empty(0)
 
     def compute(self, function: Function, *vectors: np.ndarray) -> np.ndarray:
