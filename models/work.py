@@ -50,8 +50,9 @@ def weight_bytes(backbone: Backbone, own: Mapping[str, nn.Module], quantization:
     matrices of the language model take fewer bytes, and adapters keep their precision."""
     size = float(sum(count.bytes for count in count_parameters(backbone, own).values()))
     for name, module in backbone.network.named_modules() if quantization != "none" else ():
-        stored = isinstance(module, nn.Linear) and module.in_features % NF4_BLOCK == 0 and "lora_" not in name
-        if stored and part_of(backbone, name) == "language_model":
+        if not isinstance(module, nn.Linear) or module.in_features % NF4_BLOCK or "lora_" in name:
+            continue
+        if part_of(backbone, name) == "language_model":
             size -= module.weight.nbytes - module.weight.numel() * _BYTES[quantization]
     return size
 
