@@ -40,7 +40,8 @@ FINAL = [
 
 
 @pytest.mark.parametrize(("vendor", "body", "told"), FINAL)
-def test_what_no_request_can_mend_ends_the_run_and_costs_nothing(vendor, body, told, scored, capsys):
+def test_what_no_request_can_mend_ends_the_run_and_costs_nothing(vendor, body, told, scored, capsys, monkeypatch):
+    monkeypatch.setenv("EMPATHY_JUDGE_API_KEY", KEY)  # without one a refusal says that none was sent
     with pytest.raises(UserError, match=f"^{vendor}:a-model: {told}$") as error:
         scored(vendor, body, pairs=20, settings=["samples=1", "concurrency=1", OPENAI_PRICE], budget=1)
     assert KEY not in str(error.value)
