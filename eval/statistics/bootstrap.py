@@ -162,7 +162,7 @@ class Resamples:
             drawn = weights.any(axis=0)
             with np.errstate(divide="ignore", invalid="ignore"):
                 own = np.asarray(function(weights[:, drawn]), dtype=np.float64)
-            values = np.full((*own.shape[:-1], len(drawn)), np.nan)
+            values = np.full((*own.shape[:-1], weights.shape[1]), np.nan)
             values[..., drawn] = own
             parts.append(values.T)
         return np.concatenate(parts) if parts else np.empty(0)
