@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -195,12 +195,18 @@ def score_columns(
     return columns
 
 
+def fitting(names: Iterable[str], pattern: str) -> list[str]:
+    """The names of columns that are the pattern of ``--scores``, or fit it."""
+    return [name for name in names if name == pattern or fnmatchcase(name, pattern)]
+
+
 def _named_columns(table: SourceTable, scores: Sequence[str], taken: Collection[str]) -> list[str]:
+    named: set[str] = set()
     for pattern in scores:
-        if not any(fnmatchcase(name, pattern) or name == pattern for name in table.columns):
+        if not (found := fitting(table.columns, pattern)):
             raise DataError(f"{table.path}: no column {shown(pattern)} (--scores); it has {names_shown(table.columns)}")
-    named = [name for name in table.columns if any(name == p or fnmatchcase(name, p) for p in scores)]
-    return [name for name in named if name not in taken]
+        named.update(found)
+    return [name for name in table.columns if name in named and name not in taken]
 
 
 def _by_names(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -25,6 +24,7 @@ from ..data_modules.layouts import (
     Cell,
     Names,
     column_names,
+    fitting,
     read_rating_tables,
     score_cells,
     score_columns,
@@ -256,12 +256,6 @@ def _check_spread(rows: pd.DataFrame, source: str) -> None:
         )
 
 
-def _is_elsewhere(pattern: str, table: SourceTable, tables: Sequence[SourceTable]) -> bool:
-    """Whether no column of the table has this name, or fits it as a pattern, and one of another table does."""
-    holders = [one for one in tables if any(name == pattern or fnmatchcase(name, pattern) for name in one.columns)]
-    return bool(holders) and not any(one is table for one in holders)
-
-
 def read_frame(
     paths: str | Path | Sequence[str | Path],
     columns: Mapping[str, str],
@@ -291,8 +285,9 @@ def read_frame(
     names_of: dict[int, Mapping[str, str]] = {}
     for table in tables:
         # What is named may stand in one of several tables: a judge's scores have other columns than ratings of people
-        mapped = {our: their for our, their in columns.items() if not _is_elsewhere(their, table, tables)}
-        named = [name for name in scores if not _is_elsewhere(name, table, tables)]
+        own, all_names = table.columns, [name for one in tables for name in one.columns]
+        mapped = {our: their for our, their in columns.items() if their in own or their not in all_names}
+        named = [pattern for pattern in scores if fitting(own, pattern) or not fitting(all_names, pattern)]
         names = names_of[id(table)] = column_names(table, mapped, _NAMES)
         rows = list(zip(*(_optional_names(table, names.get(name)) for name in _NAMES.optional), strict=True))
         found = list(score_cells(table, names, score_columns(table, names, _NAMES, scores=named), choices or {}))
