@@ -6,6 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +49,20 @@ class OpenedClip(NamedTuple):
     def nbytes(self) -> int:
         """Bytes of its samples."""
         return sum(window.nbytes for window in self.windows)
+
+
+@dataclass
+class KeptClips:
+    """Opened clips that the next member of an ensemble needs again."""
+
+    clips: dict[AudioSource, OpenedClip] = field(default_factory=dict)
+    nbytes: int = 0  # of all of them
+
+    def add(self, source: AudioSource, clip: OpenedClip) -> None:
+        """Keep a clip, as long as all take less than `READ_AHEAD`."""
+        if source not in self.clips and self.nbytes + clip.nbytes <= READ_AHEAD:
+            self.clips[source] = clip
+            self.nbytes += clip.nbytes
 
 
 class _Decoded(NamedTuple):
@@ -131,7 +146,7 @@ class ClipEncoder:
         member: int | None = None,
         workers: Workers = SERIAL,
         opened: dict[AudioSource, Future[OpenedClip | None]] | None = None,
-        kept: dict[AudioSource, OpenedClip] | None = None,
+        kept: KeptClips | None = None,
     ) -> Encoded:
         """Encode distinct clips.
 
@@ -140,27 +155,26 @@ class ClipEncoder:
             member: The member of an ensemble whose weights the tower has now; None = all members share the tower.
             workers: What makes the inputs of the tower.
             opened: Clips that `workers` have begun to open; those that are used are taken out.
-            kept: Clips that were opened for another member; further ones are added, as long as they take less than
-                `READ_AHEAD`. None = nobody needs them again.
+            kept: Clips that were opened for another member; further ones are added. None = nobody needs them again.
 
         Returns:
             Audio states on the judge's device, as long as they fit there.
         """
         result = Encoded({}, {}, {})
         decoded: list[_Decoded] = []
-        waiting, held = 0, sum(clip.nbytes for clip in (kept or {}).values())  # bytes
+        waiting, known = 0, {} if kept is None else kept.clips  # bytes of samples; clips that are open
         # What is known already, and what has to be computed; a clip that cannot be used holds no other up
         for source in clips:
             try:
-                clip = workers.take(opened or {}, source) or (kept or {}).get(source) or self.open(source, member)
+                clip = workers.take(opened or {}, source) or known.get(source) or self.open(source, member)
                 states, _ = self._states.get((member, clip.key), (None, 0))
                 if states is None and clip.states is None and not clip.windows:
                     clip = self.open(source, member)  # it was known when it was opened ahead, and dropped since
             except AudioError as error:
                 result.failed[source] = error
                 continue
-            if kept is not None and source not in kept and held + clip.nbytes <= READ_AHEAD:
-                kept[source], held = clip, held + clip.nbytes
+            if kept is not None:
+                kept.add(source, clip)
             if states is None and clip.states is not None:
                 states = self._kept(clip.states)
                 self._cache((member, clip.key), states)

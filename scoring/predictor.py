@@ -31,7 +31,7 @@ from ..models.windows import MOST_WINDOWS, EncodedClip
 from . import KEPT_BYTES
 from .artifact import LoadedJudge, Placement, load_any
 from .batches import SERIAL, Workers, batch_tokens, batches_for, pinned
-from .clip_encoder import ClipEncoder, OpenedClip
+from .clip_encoder import ClipEncoder, KeptClips, OpenedClip
 
 SPREAD = "auto"
 """Device name of a judge that is spread over all GPUs, then main memory."""
@@ -61,7 +61,7 @@ class _Window:
     opened: dict[AudioSource, Future[OpenedClip | None]]  # clips that are read ahead
     members: list[_Computed] = field(default_factory=list)  # results of each member of an ensemble
     # clips that every member hears with an audio tower of its own; None = one hears for all
-    kept: dict[AudioSource, OpenedClip] | None = None
+    kept: KeptClips | None = None
 
 
 class _Computed(NamedTuple):
@@ -145,7 +145,7 @@ class Predictor:
             try:
                 for window in _one_ahead(windows) if self.ahead else windows:
                     with self._turn:
-                        window.kept = {} if judge.members and judge.trains_tower else None
+                        window.kept = KeptClips() if judge.members and judge.trains_tower else None
                         for member, weights in enumerate(judge.members or [None]):
                             if weights is not None:
                                 judge.use(weights)
