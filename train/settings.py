@@ -16,6 +16,8 @@ from ..data_modules.settings import DataSettings
 from ..models.settings import JudgeSettings
 
 CONFIGS = Path(__file__).parents[1] / "configs"
+LOGS = "logs"
+"""Folder of the loggers in the folder of a run."""
 _NEEDS = "# needs: "
 Cache = Literal["auto", "none", "audio", "layers"]
 """What is computed once: nothing, audio states, or the hidden states that enter the first layer with LoRA."""
