@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from ..core.errors import counted, names_shown
-from .rendering import NONE, dollars, filled_table, number, p_value, percent, ranged, signed
+from .rendering import NONE, counted_statuses, dollars, filled_table, number, p_value, percent, ranged, signed
 from .statistics.agreement import Statistic
 from .statistics.icc import FORMS
 from .statistics.krippendorff import DISTANCES
@@ -103,6 +103,8 @@ def challenge_views(found: ChallengeReport) -> Iterator[Table | str]:
         yield filled_table(name, head, [("", cells)])
     if rows:
         yield filled_table("", ("dimension", "comparisons", "matched above crossed (95 %)", "chance"), [("", rows)])
+    if failed := found.without_score:
+        yield f"{counted(sum(failed.values()), 'pair')} without a score: {counted_statuses(failed)}"
     yield found.signature
 
 

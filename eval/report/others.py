@@ -413,3 +413,5 @@ class ChallengeReport(Versioned):
     dimensions: dict[str, dict[str, ChallengeScore]] | dict[str, Statistic]
     """Dimension -> AEQ-Bench: source, and `all` -> its score; EchoMind: how often a matched response is above a crossed
     one, 0 to 1; chance is 0.5."""
+    without_score: Annotated[dict[str, Count] | None, Field(exclude_if=is_none)] = None
+    """Status -> pairs that were to be scored, crossed ones included. A question of AEQ-Bench with one is wrong."""
