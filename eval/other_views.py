@@ -61,6 +61,7 @@ def plan_views(report: PlanReport) -> Iterator[Table | str]:
                  for row in report.systems]  # fmt: skip
         title = f"to tell systems apart by {report.systems[0].difference:g} points, {percent(report.power)} power"
         yield filled_table(title, head, [("", found)])
+    yield from (f"{name}: {found.text}" for name, found in (report.ranges or {}).items())
     yield report.sentence
     yield report.assumption
 

@@ -337,6 +337,8 @@ class PlanReport(Versioned):
     """The cheapest of these in words."""
     assumption: str
     """What it assumes of the judges, and where this comes from."""
+    ranges: Annotated[dict[str, RaterRanges] | None, Field(exclude_if=is_none)] = None
+    """Dimension -> raters who seem to use two scales; only where some do."""
     learning: Annotated[tuple[LearningPoint, ...] | None, Field(exclude_if=is_none)] = None
     """The learning curve; only with `--learning`."""
     systems: Annotated[tuple[SystemPlan, ...] | None, Field(exclude_if=is_none)] = None
