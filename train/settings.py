@@ -222,8 +222,10 @@ class ShippedRecipe:
         return f"{'several ' if size[1] == 'several' else ''}{size[2] or ''}".strip()
 
     def fits(self, gpu_gib: float | None) -> bool:
-        """Whether a step has room in a GPU of this size; None = any."""
-        return gpu_gib is None or self.step_gib is None or self.step_gib <= 0.95 * gpu_gib
+        """Whether it is a judge whose step has room in a GPU of this size; None = any recipe."""
+        if gpu_gib is None:
+            return True
+        return self.backbone is not None and (self.step_gib is None or self.step_gib <= 0.95 * gpu_gib)
 
 
 def shipped_recipes() -> list[ShippedRecipe]:
