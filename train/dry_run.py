@@ -95,7 +95,8 @@ def dry_run(recipe: Recipe) -> None:
             most = memory.tokens if plan is None else max(memory.tokens, plan.tokens_per_pair[2])
             ways = ways_to_fit(recipe, held, cheaper, gpu, most)
     if recipe.json:
-        print(json.dumps(_facts(recipe, memory, held, plan, gpu) | {"to_fit": None if ways is None else dict(ways)}, indent=2))
+        to_fit = None if ways is None else dict(ways)
+        print(json.dumps(_facts(recipe, memory, held, plan, gpu) | {"to_fit": to_fit}, indent=2))
     else:
         tables = [parameter_table(memory.parts, recipe.method == "probe")]
         tables += [] if plan is None else [plan_table(recipe, plan, memory)]

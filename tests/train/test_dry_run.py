@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 
 import pytest
@@ -168,7 +169,8 @@ def test_shapes_come_with_the_package_for_backbones_of_recipes():
 @pytest.mark.parametrize(
     "name", [name if size < 2_000 else pytest.param(name, marks=pytest.mark.long) for name, size in MILLIONS.items()]
 )
-def test_shapes_add_up_to_the_parameters_of_the_model_and_to_what_its_recipe_needs(name):
+def test_shapes_add_up_to_the_parameters_of_the_model_and_to_what_its_recipe_needs(name, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     parser = RecipeParser()
     recipe = parser.recipe(parser.parse(["--config", name, "--run", "r", "--trainer.accelerator", "cpu"]))
     found = step_memory(
@@ -178,6 +180,7 @@ def test_shapes_add_up_to_the_parameters_of_the_model_and_to_what_its_recipe_nee
         audio_cached=recipe.cache.what != "none" and not recipe.judge.lora.trains_tower,
     )  # fmt: skip
     assert round(sum(part.parameters for part in found.parts.values()) / 1e6) == MILLIONS[name]
+    assert [record.message for record in caplog.records if record.name.startswith("transformers")] == []
     (own,) = (own for own in shipped_recipes() if own.name == name)
     total = found.total - (CUDA_CONTEXT if own.gpu == "none" else 0)
     assert total / GIB == pytest.approx(own.step_gib, abs=0.05 if own.gpu == "none" else 0.5)
