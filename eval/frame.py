@@ -8,6 +8,7 @@ dimension, and the scores of judges on the rated items.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -57,6 +58,8 @@ published means, `SD` and `N_RATINGS` follow."""
 
 TABLE_COLUMNS = ("item", "annotator", "dimension", "score", "dataset", "group", "system")
 """Columns of a table; see `layouts` for which have to be there."""
+_SUMMARIES = {"average", "max", "mean", "median", "min", "mittelwert", "sd", "std", "sum", "total"}
+"""Names of rows that a spreadsheet has below its items, in lower case."""
 _NAMES = Names("item", "annotator", "--column", TABLE_COLUMNS[4:])
 
 
@@ -363,6 +366,9 @@ def read_frame(
         }
     )
     _check_rows(frame, cells, column)
+    if summary := next((cell for cell in cells if cell.item.casefold() in _SUMMARIES), None):
+        where = f"{summary.table.place(summary.position)}: {shown(summary.item)}"
+        print(f"warning: {where} counts as an item; delete the row if it sums up the others", file=sys.stderr)
     _check_spread(frame, source)
     columns_of = COLUMNS
     if any(cell.of_mean for cell in cells):
@@ -408,12 +414,14 @@ def _check_rows(frame: pd.DataFrame, cells: Sequence[Cell], column: Callable[[in
     for name, prefix in (("group_id", "group"), ("system_id", "system")):
         values = frame[name].fillna("").to_numpy(object)
         other = values != values[starts][ids]
-        if other.any() and int(other.argmax()) < first_bad:
+        if other.any() and int(other.argmax()) <= first_bad:
             number = int(other.argmax())
             cell, first = cells[number], cells[int(starts[ids[number]])]
             theirs = column(number, prefix)
             has = plain_text(first.table.rows[first.position].get(theirs))
-            wanted = f"one {prefix} per item; item {shown(cell.item)} has {shown(has)} above"
+            wanted = (
+                f"one {prefix} per item; item {shown(cell.item)} has {shown(has)} above, and an item is one response"
+            )
             raise bad_value(cell.table.place(cell.position, theirs), cell.table.rows[cell.position].get(theirs), wanted)
     if first_bad < len(frame):
         keys = frame[["dataset", "pair_id", "dimension", "rater_id"]].fillna("").agg(tuple, axis="columns")
