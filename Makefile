@@ -10,6 +10,9 @@ INSTALL := $(if $(shell command -v uv),uv pip install --python $(VENV),$(BIN)/py
 # Three for two cores: some tests wait for servers and other processes
 PYTEST := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
+# Images of containers often set it: then each of the processes that tests start would compile the package anew
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo nano test test-all test-gpu lint docs bench bench-gpu clean
 
 # What the commands of the README need

@@ -117,27 +117,32 @@ def decode(source: AudioSource, rate: int, max_seconds: float | None = None, nam
         AudioError: If the clip is missing, empty, truncated, not audio, shorter than 0.05 s, longer than
             `max_seconds`, or holds NaN, infinite or unscaled samples.
     """
-    clip = load_clip(source, max_seconds, name)
-    with memory_for(clip.name):
-        return resample(clip.samples, clip.rate, rate)
+    name = name or name_of(source)
+    with memory_for(name):
+        return resample(*_whole(source, max_seconds, name), rate)
 
 
 def load_clip(source: AudioSource, max_seconds: float | None = None, name: str | None = None) -> Clip:
     """Reads a whole clip at its own rate; otherwise as `decode`."""
     name = name or name_of(source)
     with memory_for(name):
-        # The whole file at once: it is checked to its end before a sample of it counts
-        content = source if isinstance(source, Clip) else _read(source, name)
-        try:
-            if isinstance(content, Clip):
-                samples, rate = content.samples, content.rate
-                _check_length(len(samples), rate, max_seconds)
-            else:
-                samples, rate = _decoded(content, max_seconds)
-            _check_amplitude(samples, rate)
-        except AudioError as error:
-            raise error.at(name) from None
-    return Clip(samples, rate, name)
+        return Clip(*_whole(source, max_seconds, name), name)
+
+
+def _whole(source: AudioSource, max_seconds: float | None, name: str) -> tuple[np.ndarray, int]:
+    """The samples of a clip, which were checked `(n,)`, and their rate."""
+    # The whole file at once: it is checked to its end before a sample of it counts
+    content = source if isinstance(source, Clip) else _read(source, name)
+    try:
+        if isinstance(content, Clip):
+            samples, rate = content.samples, content.rate
+            _check_length(len(samples), rate, max_seconds)
+        else:
+            samples, rate = _decoded(content, max_seconds)
+        _check_amplitude(samples, rate)
+    except AudioError as error:
+        raise error.at(name) from None
+    return samples, rate
 
 
 @contextmanager

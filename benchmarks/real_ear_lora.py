@@ -34,7 +34,7 @@ from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.eval.statistics.bootstrap import MIN_GROUPS, Resamples
 from empathy_judge.scoring.artifact import load_any
 from empathy_judge.scoring.predictor import Predictor, placed
-from empathy_judge.train.module import MONITOR
+from empathy_judge.train.module import MONITOR, JudgeModule
 from frozen import Study, activations_of
 from lightning.pytorch.callbacks import Callback
 from materials import load_set
@@ -47,10 +47,12 @@ VARIANTS = {"6 epochs": (3e-4, 1e-3, 6), "3 epochs": (3e-4, 1e-3, 3), "6 epochs,
 
 
 class Epochs(Callback):
-    """Keeps the start and the best epoch after it, with the agreement of each validation."""
+    """Keeps the start and the best epoch after it, with the agreement of each validation and what training says that it
+    has added (`Provenance.start`)."""
 
     def __init__(self, folder: Path) -> None:
         self.agreements: list[float] = []
+        self.added: dict[str, dict[str, float | None]] = {}
         self.start, self.best = folder / "start.ckpt", folder / "best.ckpt"
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -66,6 +68,8 @@ class Epochs(Callback):
         if agreement > max(self.agreements[1:], default=-np.inf):
             trainer.save_checkpoint(self.best)
         self.agreements.append(agreement)
+        assert isinstance(pl_module, JudgeModule)
+        self.added = pl_module.added
 
 
 def parts_of(dataset: PairDataset, seed: int) -> dict[str, list[Pair]]:
@@ -142,6 +146,7 @@ def run(name: str, ear: str, rank: int, seed: int, variant: str, options: argpar
         "variant": variant,
         "pairs": {part: len(pairs) for part, pairs in parts.items()},
         "validation": [round(value, 4) for value in epochs.agreements],
+        "added": epochs.added,
         "cpu_seconds": round(seconds),
         "test": [pair.pair_id for pair in test],
         "scores": {
@@ -156,9 +161,9 @@ def table(rows: Sequence[Mapping[str, Any]], work: Path) -> str:
     paired, as Markdown."""
     judges = ("probe", "trained", "published", "probe of all")
     lines = [
-        f"| set | ear | rank, variant | training, choosing, test pairs | seeds | validation by epoch | "
-        f"{' | '.join(judges)} | trained - probe | published - probe of all |",
-        "|---" * 12 + "|",
+        f"| set | ear | rank, variant | training, choosing, test pairs | seeds | validation by epoch | best - start | "
+        f"cross-fitted | {' | '.join(judges)} | trained - probe | published - probe of all |",
+        "|---" * 14 + "|",
     ]
     kinds = dict.fromkeys((row["set"], row["ear"], row["rank"], row["variant"]) for row in rows)
     for kind in kinds:
@@ -198,10 +203,13 @@ def table(rows: Sequence[Mapping[str, Any]], work: Path) -> str:
                     low, high = np.nanquantile(draws.apply(lead), (0.05, 0.95))
                     interval = f"{low:+.3f} to {high:+.3f}"
                 cells.append(f"{lead(slice(None)):+.3f} ({interval})")
-            pairs, by_epoch = own[0]["pairs"], "; ".join(" ".join(map(str, row["validation"])) for row in own)
+            counts = ", ".join(str(own[0]["pairs"][part]) for part in ("train", "validation", "test"))
+            by_epoch = "; ".join(" ".join(map(str, row["validation"])) for row in own)
+            flattered = np.mean([max(row["validation"]) - row["validation"][0] for row in own])
+            honest = np.mean([row["added"][dimension]["added"] for row in own])
             lines.append(
-                f"| `{kind[0]}` {dimension} | {kind[1]} | {kind[2]}, {kind[3]} | {pairs['train']}, "
-                f"{pairs['validation']}, {pairs['test']} | {len(own)} | {by_epoch} | {' | '.join(cells)} |"
+                f"| `{kind[0]}` {dimension} | {kind[1]} | {kind[2]}, {kind[3]} | {counts} | {len(own)} | {by_epoch} | "
+                f"{flattered:+.3f} | {honest:+.3f} | {' | '.join(cells)} |"
             )
     return "\n".join(lines)
 

@@ -41,12 +41,13 @@ NO_DIMENSION = "score"
 
 
 class Names(NamedTuple):
-    """How a reader calls the columns of ratings, and the option that maps others to them."""
+    """How a reader calls the columns of ratings, and what it tells a user whose columns do not fit."""
 
     item: str
     annotator: str
-    option: str
+    option: str  # which maps other columns to them
     optional: tuple[str, ...]  # further columns, which are carried along; those of `OF_MEANS` are always looked for
+    expected: str = ""  # the end of a message of a reader without such options; empty = name them, and `--scores`
 
 
 class Cell(NamedTuple):
@@ -159,7 +160,8 @@ def score_columns(
     present = [name for name in dimensions if name in table.columns and name != found.get("score")]
     if present and names.annotator in found:
         if missing := [name for name in dimensions if name not in present and "score" not in found]:
-            raise DataError(f"{table.path}: no column {missing[0]!r}; expected a column for each dimension")
+            expected = names.expected or "a column for each dimension"
+            raise DataError(f"{table.path}: no column {missing[0]!r}; expected {expected}")
         layouts["wide (a column per dimension)"] = [ScoreColumn(d, dimension=d) for d in present]
     rated = _dimension_and_annotator(table, dimensions, taken) if not scores else []
     if rated:
@@ -170,9 +172,9 @@ def score_columns(
         absent += ["dimension"] if of is None and "dimension" not in found else []
         layouts["published means"] = [ScoreColumn(found[MEAN], None, PANEL, of, (found[SD], found[N_RATINGS]))]
     if len(layouts) > 1:
+        expected = names.expected or "one layout, or --scores COLUMN for those that hold scores"
         raise DataError(
-            f"{table.path}: the header ({names_shown(table.columns)}) fits {' and '.join(layouts)}; "
-            "expected one layout, or --scores COLUMN for those that hold scores"
+            f"{table.path}: the header ({names_shown(table.columns)}) fits {' and '.join(layouts)}; expected {expected}"
         )
     if not layouts:
         absent.append("score")
@@ -191,7 +193,7 @@ def score_columns(
             wide = f", or --scores {columns_of}"
         if not layouts and {*OF_MEANS} - {*found}:
             wide += f"; or, of published means, {names.option} {' '.join(f'{our}=COLUMN' for our in OF_MEANS)}"
-        raise missing_columns(table, dict.fromkeys(absent), names.option, wide)
+        raise missing_columns(table, dict.fromkeys(absent), names.option, wide, names.expected)
     return columns
 
 

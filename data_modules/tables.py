@@ -361,11 +361,13 @@ def full_mapping(
     return mapping
 
 
-def missing_columns(table: SourceTable, absent: Mapping[str, str | None], option: str, more: str = "") -> DataError:
+def missing_columns(
+    table: SourceTable, absent: Mapping[str, str | None], option: str, more: str = "", expected: str = ""
+) -> DataError:
     """The error for columns that are not there: ours -> the name that it was mapped to, or None. All are named at once,
-    so that one more try is enough."""
+    so that one more try is enough; with `expected` the message ends so, and names no option."""
     names = [repr(our) if their is None else f"{shown(their)} (mapped to {our})" for our, their in absent.items()]
-    expected = f"{option} {' '.join(f'{our}=COLUMN' for our in absent)}{more}"
+    expected = expected or f"{option} {' '.join(f'{our}=COLUMN' for our in absent)}{more}"
     return DataError(
         f"{table.path}: no column {', '.join(names)}; it has {names_shown(table.columns)}; expected {expected}"
     )

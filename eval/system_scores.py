@@ -43,8 +43,6 @@ ScoreFiles = str | Path | Sequence[str | Path] | Mapping[str, str | Path]
 """A file, several, or system -> the file of its responses; a text ``NAME=FILE`` is one of these."""
 GROUP = "group_id"
 _OWN = (PAIR_ID, GROUP, "system", "warnings", "seconds")  # columns of `Answers.rows` beside dimensions
-# How columns of ratings are called, and what maps others
-_NAMES = Names(PAIR_ID, "rater_id", "import table --rating-column", ())
 # Parts of a job's identity without which scores do not mean the same
 _SAME = ("judge", "backbone", "quantization", "long clips")
 
@@ -240,20 +238,19 @@ def read_ratings(ratings: str | Path, answers: Answers) -> Ratings:
 def _rating_table(path: Path, judged: Mapping[str, Dimension | None]) -> pd.DataFrame:
     """The ratings on the judge's dimensions in a table of any layout of `layouts`, checked; an empty score is none.
     People may rate between the steps of the judge."""
-    (table,) = read_rating_tables([path], _NAMES)
-    names = column_names(table, {}, _NAMES)
+    # Ratings of any other layout are a data set first: `import table` has the options that say what columns are
+    expected = (
+        f"pair_id, rater_id, dimension and score, columns DIMENSION:RATER, or a data set that import table made of it: "
+        f"import table MANIFEST --ratings {path.name} --out DATA, then --ratings DATA"
+    )
+    called = Names(PAIR_ID, "rater_id", "import table --rating-column", (), expected)
+    (table,) = read_rating_tables([path], called)
+    names = column_names(table, {}, called)
     if {*RATING_COLUMNS} <= names.keys():  # further columns may be called as dimensions are
         columns = [ScoreColumn(names["score"])]
     else:
         there = [name for name in judged if any(own.partition(":")[0] == name for own in table.columns)]
-        try:
-            columns = score_columns(table, names, _NAMES, there or list(judged))
-        except DataError as error:
-            head = str(error).partition("; expected ")[0]
-            raise DataError(
-                f"{head}; expected pair_id, rater_id, dimension and score, columns DIMENSION:RATER, or a data set that "
-                f"import table made of it: import table MANIFEST --ratings {path.name} --out DATA, then --ratings DATA"
-            ) from None
+        columns = score_columns(table, names, called, there or list(judged))
     own = [cell for cell in score_cells(table, names, columns, {}) if cell.dimension in list(judged)]
     scales = {name: scale for name, scale in judged.items() if scale is not None}
     cells = [cell for cell in with_numbers(own, scales) if plain_text(cell.score) is not None]

@@ -52,8 +52,9 @@ class Provenance:
     # were not trained on a pair say of it
     refit: bool = False
     # where training began, per dimension, if at a probe: `probe`, its Spearman on the validation split; `added`, what
-    # training has added; `low` and `high`, the ends of the 90 % interval of that over speakers or groups. None where it
-    # is undefined. Of a refit judge, what the run that chose its epochs says; the mean of several, without interval.
+    # training has added, each pair after the epoch that other groups chose; `low` and `high`, the ends of the 90 %
+    # interval of that over speakers or groups. None where it is undefined. Of a refit judge, what the run that chose
+    # its epochs says; the mean of several, without interval.
     start: dict[str, dict[str, float | None]] = field(default_factory=dict)
     # of method probe, what was fitted, in words: kernel, pairs, penalties; "" = trained by gradients
     probe: str = ""

@@ -65,7 +65,8 @@ class EmpathyJudge(nn.Module):
                 scales.
         """
         super().__init__()
-        self.settings = settings = BuiltSettings.of(settings)
+        settings = settings if isinstance(settings, BuiltSettings) else BuiltSettings.of(settings)
+        self.settings = settings
         self.dimensions = tuple(dimensions)
         self.backbone: Backbone = load_backbone(
             Checkpoint(
@@ -168,7 +169,7 @@ class EmpathyJudge(nn.Module):
         clips = states = layers = None
         if audio is None:
             decoded = [self.decode(source) for source in distinct]
-            facts, clips = self._facts(decoded), self.backbone.prepare_clips(list(itertools.chain(*decoded)))
+            facts, clips = self.clip_inputs(decoded)
         else:
             encoded = [audio[source] for source in distinct]
             if len({own.states.device for clip in encoded for own in clip}) > 1:  # some had no room on the device
@@ -291,24 +292,7 @@ class EmpathyJudge(nn.Module):
         return self.encode_prepared(*self.clip_inputs(clips))
 
     def clip_inputs(self, clips: Sequence[Sequence[np.ndarray]]) -> ClipInputs:
-        """What the host makes of decoded clips before the tower reads them, on the CPU."""
-        return self._facts(clips), self.backbone.prepare_clips(list(itertools.chain(*clips)))
-
-    @torch.no_grad()
-    def encode_prepared(self, clips: list[list[WindowFacts]], prepared: Clips) -> list[EncodedClip]:
-        """`encode_clips` of what `clip_inputs` made."""
-        windows = list(itertools.chain(*clips))
-        states, layers = self._encoded(self.on_device(prepared))
-        of_windows = states.split([window.tokens for window in windows])
-        of_layers = itertools.repeat(None) if layers is None else layers
-        encoded = (
-            EncodedWindow(own, window.real, window.weight, layer, window.functionals)
-            for own, window, layer in zip(of_windows, windows, of_layers, strict=False)
-        )
-        return [list(itertools.islice(encoded, len(clip))) for clip in clips]
-
-    def _facts(self, clips: Sequence[Sequence[np.ndarray]]) -> list[list[WindowFacts]]:
-        """What the host knows of the windows of each clip."""
+        """What the host knows of the windows of each decoded clip, and what the tower reads of them, on the CPU."""
         backbone, rate, facts = self.backbone, self.backbone.sampling_rate, []
         for windows in clips:
             weights = [1.0] if len(windows) == 1 else voiced_shares(windows, rate)
@@ -322,7 +306,20 @@ class EmpathyJudge(nn.Module):
                     measures = torch.from_numpy(delivery(resample(samples, rate, RATE))).float()
                 of_clip.append(WindowFacts(tokens, real, weight, measures))
             facts.append(of_clip)
-        return facts
+        return facts, backbone.prepare_clips(list(itertools.chain(*clips)))
+
+    @torch.no_grad()
+    def encode_prepared(self, clips: list[list[WindowFacts]], prepared: Clips) -> list[EncodedClip]:
+        """`encode_clips` of what `clip_inputs` made."""
+        windows = list(itertools.chain(*clips))
+        states, layers = self._encoded(self.on_device(prepared))
+        of_windows = states.split([window.tokens for window in windows])
+        of_layers = itertools.repeat(None) if layers is None else layers
+        encoded = (
+            EncodedWindow(own, window.real, window.weight, layer, window.functionals)
+            for own, window, layer in zip(of_windows, windows, of_layers, strict=False)
+        )
+        return [list(itertools.islice(encoded, len(clip))) for clip in clips]
 
     def _encoded(self, clips: Clips) -> tuple[Tensor, Tensor | None]:
         """Audio states, and what the head reads of the encoder's layers.

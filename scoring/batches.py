@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
@@ -87,8 +87,8 @@ class Workers(AbstractContextManager["Workers"]):
         return {} if self._readers is None else {item: self._readers.submit(ahead, item) for item in items}
 
     def take(self, begun: dict[Item, Future[Made | None]], item: Item) -> Made | None:
-        """What was read of an item; None = nothing, or it was taken before. Raises what reading it raised."""
-        made = begun.pop(item).result() if item in begun else None
+        """What was read of an item that was begun, once; None = there was no room. Raises what reading it raised."""
+        made = begun.pop(item).result()
         if made is not None:
             self._hold(-made.nbytes)
         return made
@@ -200,9 +200,6 @@ class ItemBatch(AbstractContextManager["ItemBatch"]):
         made, self.made = self.made, None
         assert made is not None
         return made()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         self.ran_out = error is not None and ran_out_of_memory(error)

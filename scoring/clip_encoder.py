@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -50,17 +51,18 @@ class OpenedClip(NamedTuple):
         return sum(window.nbytes for window in self.windows)
 
 
-class _Decoded(NamedTuple):
-    """A clip that is to be encoded."""
+@dataclass
+class KeptClips:
+    """Opened clips that the next member of an ensemble needs again."""
 
-    source: AudioSource
-    key: Hashable  # in the cache
-    windows: Sequence[np.ndarray]
+    clips: dict[AudioSource, OpenedClip] = field(default_factory=dict)
+    nbytes: int = 0  # of all of them
 
-    @property
-    def samples(self) -> int:
-        """Those of all windows."""
-        return sum(map(len, self.windows))
+    def add(self, source: AudioSource, clip: OpenedClip) -> None:
+        """Keep a clip, as long as all take less than `READ_AHEAD`."""
+        if source not in self.clips and self.nbytes + clip.nbytes <= READ_AHEAD:
+            self.clips[source] = clip
+            self.nbytes += clip.nbytes
 
 
 class ClipEncoder:
@@ -91,7 +93,7 @@ class ClipEncoder:
             statistics_alone: Whether audio states are dropped as soon as their statistics are taken: `encode` returns
                 windows with states of width 0, which only `EmpathyJudge.clip_features` can use.
         """
-        self.judge, self._measures, self._most_bytes = judge, measures, kept_bytes
+        self.judge, self._device, self._measures, self._most_bytes = judge, judge.device, measures, kept_bytes
         self._statistics_alone = statistics_alone
         self._long_clips: LongClips = "window" if windows else "refuse"
         self._states: OrderedDict[Hashable, tuple[EncodedClip, int]] = OrderedDict()  # with their bytes
@@ -101,7 +103,8 @@ class ClipEncoder:
         kept = judge.backbone.has_tower and not judge.trains_tower
         self._store = ClipStates(judge, store) if store is not None and kept else None
         self._batches = batches_for(judge, batch_size, judge.backbone.sampling_rate, tokens)
-        self._most_on_device = _OF_FREE_MEMORY * free_bytes(judge.device) if judge.device.type == "cuda" else math.inf
+        on_gpu = self._device.type == "cuda"
+        self._most_on_device = _OF_FREE_MEMORY * free_bytes(self._device) if on_gpu else math.inf
 
     def forget(self) -> None:
         """Drop the audio states that are cached."""
@@ -131,7 +134,7 @@ class ClipEncoder:
         member: int | None = None,
         workers: Workers = SERIAL,
         opened: dict[AudioSource, Future[OpenedClip | None]] | None = None,
-        kept: dict[AudioSource, OpenedClip] | None = None,
+        kept: KeptClips | None = None,
     ) -> Encoded:
         """Encode distinct clips.
 
@@ -140,30 +143,29 @@ class ClipEncoder:
             member: The member of an ensemble whose weights the tower has now; None = all members share the tower.
             workers: What makes the inputs of the tower.
             opened: Clips that `workers` have begun to open; those that are used are taken out.
-            kept: Clips that were opened for another member; further ones are added, as long as they take less than
-                `READ_AHEAD`. None = nobody needs them again.
+            kept: Clips that were opened for another member; further ones are added. None = nobody needs them again.
 
         Returns:
             Audio states on the judge's device, as long as they fit there.
         """
-        result = Encoded({}, {}, {})
-        decoded: list[_Decoded] = []
-        waiting, held = 0, sum(clip.nbytes for clip in (kept or {}).values())  # bytes
+        result, opened, known = Encoded({}, {}, {}), opened or {}, {} if kept is None else kept.clips
+        waiting: dict[AudioSource, OpenedClip] = {}  # to be encoded
+        held = 0  # bytes of their samples
         # What is known already, and what has to be computed; a clip that cannot be used holds no other up
         for source in clips:
             try:
-                clip = workers.take(opened or {}, source) or (kept or {}).get(source) or self.open(source, member)
+                clip = workers.take(opened, source) if source in opened else known.get(source)
+                clip = clip or self.open(source, member)
                 states, _ = self._states.get((member, clip.key), (None, 0))
                 if states is None and clip.states is None and not clip.windows:
                     clip = self.open(source, member)  # it was known when it was opened ahead, and dropped since
             except AudioError as error:
                 result.failed[source] = error
                 continue
-            if kept is not None and source not in kept and held + clip.nbytes <= READ_AHEAD:
-                kept[source], held = clip, held + clip.nbytes
+            if kept is not None:
+                kept.add(source, clip)
             if states is None and clip.states is not None:
-                states = self._kept(clip.states)
-                self._cache((member, clip.key), states)
+                states = self._keep((member, clip.key), clip.states)
             if (facts := clip.facts or self._facts.get(clip.key)) is not None:
                 result.facts[source] = self._facts[clip.key] = facts
                 # Of a service that runs for months, each clip would leave an entry
@@ -172,30 +174,33 @@ class ClipEncoder:
             if states is not None:
                 result.states[source] = states
                 continue
-            decoded.append(_Decoded(source, (member, clip.key), clip.windows))
-            waiting += clip.nbytes
+            waiting[source] = clip
+            held += clip.nbytes
             # Samples of all clips of a window may not fit into memory; states are a fraction of them
-            if workers.ahead and waiting > READ_AHEAD:
-                self._compute(decoded, result, workers)
-                decoded, waiting = [], 0
-        if decoded:
-            self._compute(decoded, result, workers)
+            if workers.ahead and held > READ_AHEAD:
+                self._compute(waiting, member, result, workers)
+                waiting, held = {}, 0
+        if waiting:
+            self._compute(waiting, member, result, workers)
         return result
 
-    def _compute(self, decoded: list[_Decoded], result: Encoded, workers: Workers) -> None:
+    def _compute(
+        self, clips: Mapping[AudioSource, OpenedClip], member: int | None, result: Encoded, workers: Workers
+    ) -> None:
         """Run the tower over clips, and add their states to the result."""
         judge = self.judge
         # The longest first: little padding, and where memory runs out, it does so early
-        decoded.sort(key=lambda clip: -len(clip.windows[0]))
+        order = sorted(clips, key=lambda source: -len(clips[source].windows[0]))
+        lengths = [sum(map(len, clips[source].windows)) for source in order]
         # A clip that does not fit alone never gets a result, and stays None
-        encodings: list[EncodedClip | None] = [None] * len(decoded)
+        encodings: list[EncodedClip | None] = [None] * len(order)
 
         def inputs(rows: slice) -> ClipInputs:
-            facts, prepared = judge.clip_inputs([clip.windows for clip in decoded[rows]])
-            return facts, pinned(prepared, judge.device)
+            facts, prepared = judge.clip_inputs([clips[source].windows for source in order[rows]])
+            return facts, pinned(prepared, self._device)
 
         on_device = self._bytes + sum(map(_bytes, result.states.values()))
-        for batch in self._batches.split([clip.samples for clip in decoded], inputs, workers):
+        for batch in self._batches.split(lengths, inputs, workers):
             with batch:
                 encoded = judge.encode_prepared(*batch.take())
                 on_device += sum(map(_bytes, encoded))
@@ -203,30 +208,26 @@ class ClipEncoder:
                 if on_device > self._most_on_device:
                     encoded = [[window.to(torch.device("cpu")) for window in clip] for clip in encoded]
                 encodings[batch.rows] = encoded
-        for clip, encoded in zip(decoded, encodings, strict=True):
+        for source, samples, encoded in zip(order, lengths, encodings, strict=True):
             if encoded is None:
-                seconds = clip.samples / judge.backbone.sampling_rate
-                reason = f"clip of {seconds:.1f} s: too long for the memory of {judge.device}"
-                result.failed[clip.source] = AudioError(reason, "too large for the memory")
+                seconds = samples / judge.backbone.sampling_rate
+                reason = f"clip of {seconds:.1f} s: too long for the memory of {self._device}"
+                result.failed[source] = AudioError(reason, "too large for the memory")
                 continue
             if self._store is not None:
-                self._store.put(clip.source, encoded)
-            result.states[clip.source] = encoded = self._kept(encoded)
-            self._cache(clip.key, encoded)
+                self._store.put(source, encoded)
+            result.states[source] = self._keep((member, clips[source].key), encoded)
 
-    def _kept(self, encoded: EncodedClip) -> EncodedClip:
-        """What stays of a clip."""
-        if not self._statistics_alone:
-            return encoded
-        # copies: a view would hold the states, or the statistics, of the whole batch
-        return [
-            window._replace(
-                states=window.states[:, :0].clone(), layers=None if window.layers is None else window.layers.clone()
-            )
-            for window in encoded
-        ]
-
-    def _cache(self, key: Hashable, encoded: EncodedClip) -> None:
+    def _keep(self, key: Hashable, encoded: EncodedClip) -> EncodedClip:
+        """Cache what stays of a clip, and return it."""
+        if self._statistics_alone:
+            # copies: a view would hold the states, or the statistics, of the whole batch
+            encoded = [
+                window._replace(
+                    states=window.states[:, :0].clone(), layers=None if window.layers is None else window.layers.clone()
+                )
+                for window in encoded
+            ]
         size = _bytes(encoded)
         self._bytes += 0 if key in self._states else size
         self._states[key] = encoded, size
@@ -234,6 +235,7 @@ class ClipEncoder:
         while self._bytes > self._most_bytes:
             _, (_, dropped) = self._states.popitem(last=False)
             self._bytes -= dropped
+        return encoded
 
 
 def _bytes(encoded: EncodedClip) -> int:

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,7 @@ from ..models.windows import MOST_WINDOWS, EncodedClip
 from . import KEPT_BYTES
 from .artifact import LoadedJudge, Placement, load_any
 from .batches import SERIAL, Workers, batch_tokens, batches_for, pinned
-from .clip_encoder import ClipEncoder, OpenedClip
+from .clip_encoder import ClipEncoder, KeptClips, OpenedClip
 
 SPREAD = "auto"
 """Device name of a judge that is spread over all GPUs, then main memory."""
@@ -58,16 +59,17 @@ class _Window:
     """Pairs that are sorted and computed together."""
 
     given: list[Pair | AudioError]
+    pairs: list[Pair]  # those of them that are no errors
+    sources: list[tuple[AudioSource, ...]]  # the clips of each pair
     opened: dict[AudioSource, Future[OpenedClip | None]]  # clips that are read ahead
     members: list[_Computed] = field(default_factory=list)  # results of each member of an ensemble
     # clips that every member hears with an audio tower of its own; None = one hears for all
-    kept: dict[AudioSource, OpenedClip] | None = None
+    kept: KeptClips | None = None
 
 
 class _Computed(NamedTuple):
     """What one judge computed of the pairs of a window, on its device."""
 
-    pairs: Sequence[Pair]
     windows: Sequence[int]  # of each pair
     facts: Mapping[AudioSource, ClipFacts]
     failed: dict[int, AudioError]  # numbers of pairs
@@ -118,7 +120,8 @@ class Predictor:
                 False = they are refused.
             tokens: Most tokens per forward pass. None = as many as suit the device (`batch_tokens`).
         """
-        self.judge, self.windows, self.ahead = judge, windows, judge.device.type != "cpu"
+        self.judge, self.windows, self._device = judge, windows, judge.device
+        self.ahead = self._device.type != "cpu"
         self.batch_size = batch_size or most_pairs(self.ahead)
         self.long_clips: LongClips = "window" if windows else "refuse"
         tokens = batch_tokens(judge) if tokens is None else tokens
@@ -140,12 +143,12 @@ class Predictor:
     def run(self, pairs: Iterable[Pair | AudioError]) -> Iterator[ScoredPair]:
         """Yield all that was found of each pair, in order; an error in place of a pair comes out as it is."""
         judge, computed = self.judge, deque[_Window]()
-        with Workers(True) if self.ahead else SERIAL as workers:
+        with Workers(True) if self.ahead else nullcontext(SERIAL) as workers:
             windows = self._read(iter(pairs), workers)
             try:
                 for window in _one_ahead(windows) if self.ahead else windows:
                     with self._turn:
-                        window.kept = {} if judge.members and judge.trains_tower else None
+                        window.kept = KeptClips() if judge.members and judge.trains_tower else None
                         for member, weights in enumerate(judge.members or [None]):
                             if weights is not None:
                                 judge.use(weights)
@@ -170,11 +173,13 @@ class Predictor:
         before: dict[AudioSource, None] = {}
         # Not the whole table: its clips would not fit into memory, and the first score would come last
         while given := list(itertools.islice(pairs, size)):
-            clips = dict.fromkeys(source for pair in given if isinstance(pair, Pair) for source in pair.clips)
+            own = [pair for pair in given if isinstance(pair, Pair)]
+            sources = [pair.clips for pair in own]
+            clips = dict.fromkeys(itertools.chain(*sources))
             member = 0 if self.judge.trains_tower else None  # of an ensemble, the first
             # what the window before holds is known by the time that it is asked for
             new = [source for source in clips if source not in before]
-            yield _Window(given, workers.read(new, partial(self._encoder.open, member=member)))
+            yield _Window(given, own, sources, workers.read(new, partial(self._encoder.open, member=member)))
             before = clips
             if self.ahead:
                 size = max(size, min(2 * size, _SORTED_PAIRS))
@@ -191,8 +196,7 @@ class Predictor:
     @torch.inference_mode()
     def _predict(self, window: _Window, member: int | None, workers: Workers) -> _Computed:
         """Predict with the judge's present weights; `member` = whose audio states these are, None = those of all."""
-        judge, pairs = self.judge, [pair for pair in window.given if isinstance(pair, Pair)]
-        sources = [pair.clips for pair in pairs]
+        judge, pairs, sources = self.judge, window.pairs, window.sources
         # A clip is encoded once, however many pairs it is in
         distinct = dict.fromkeys(itertools.chain(*sources))
         states, facts, failed = self._encoder.encode(distinct, member, workers, window.opened, window.kept)
@@ -233,18 +237,18 @@ class Predictor:
 
         def inputs(rows: slice) -> Inputs:
             with torch.inference_mode(), self._asking:  # a tokenizer serves one thread at a time
-                return pinned(judge.build_inputs(ordered[rows], states), judge.device)
+                return pinned(judge.build_inputs(ordered[rows], states), self._device)
 
         predictions: list[tuple[list[list[int]], Prediction]] = []
         for batch in self._batches.split(lengths, inputs, workers, not packed):
             with batch:
                 predictions.append((order[batch.rows], judge.head(judge.pooled(judge.on_device(batch.take())))))
         arrived = None
-        if judge.device.type == "cuda":
+        if self._device.type == "cuda":
             # Begun here, read in `_results`: to read a score now would wait for the pass that makes it
             predictions = [(rows, prediction.to_host()) for rows, prediction in predictions]
-            arrived = mark(judge.device)
-        return _Computed(pairs, windows, facts, outcomes, predictions, arrived)
+            arrived = mark(self._device)
+        return _Computed(windows, facts, outcomes, predictions, arrived)
 
 
 def most_pairs(on_gpu: bool) -> int:
@@ -276,13 +280,13 @@ def _one_ahead(windows: Iterator[_Window]) -> Iterator[_Window]:
 @torch.inference_mode()
 def _results(window: _Window, judge: EmpathyJudge) -> list[ScoredPair]:
     """The results of a window in the order in which its pairs were given; here the host waits for a GPU."""
-    members = [_scored(computed, judge) for computed in window.members]
+    members = [_scored(window, computed, judge) for computed in window.members]
     combined = iter(members[0]) if len(members) == 1 else map(_combined, zip(*members, strict=True))
     return [ScoredPair(pair) if isinstance(pair, AudioError) else next(combined) for pair in window.given]
 
 
-def _scored(computed: _Computed, judge: EmpathyJudge) -> list[ScoredPair]:
-    """What one judge says of each pair."""
+def _scored(window: _Window, computed: _Computed, judge: EmpathyJudge) -> list[ScoredPair]:
+    """What one judge says of each pair of a window."""
     if computed.arrived is not None:
         computed.arrived.synchronize()
     outcomes: dict[int, Prediction | AudioError] = {**computed.failed}
@@ -290,11 +294,12 @@ def _scored(computed: _Computed, judge: EmpathyJudge) -> list[ScoredPair]:
         for numbers, of_row in zip(rows, prediction.each(), strict=True):
             outcomes |= dict.fromkeys(numbers, of_row)
     scored = []
-    for number, (pair, windows) in enumerate(zip(computed.pairs, computed.windows, strict=True)):
+    rows = zip(window.pairs, window.sources, computed.windows, strict=True)
+    for number, (pair, clips, windows) in enumerate(rows):
         if (outcome := outcomes.get(number)) is None:
             reason = f"pair {pair.pair_id!r}: too long for the memory of {judge.device}"
             outcome = AudioError(reason, "too large for the memory")
-        known = tuple(computed.facts[source] for source in pair.clips if source in computed.facts)
+        known = tuple(computed.facts[source] for source in clips if source in computed.facts)
         scored.append(ScoredPair(outcome, known, pair, windows))
     return scored
 

@@ -82,7 +82,9 @@ def cross_validate(
         chosen = _tried(runs, PROBE if recipe.method == "auto" else recipe.method)
         if recipe.method == "auto" and can_decide(pairs, chosen.scores):
             adapted = _tried(runs, LORA)
-            if is_ahead(pairs, adapted.scores, chosen.scores, recipe.seed, in_folds=recipe.folds > 0):
+            if adapted.epochs == 0:  # it is the probe, in another form
+                say(f"auto: {PROBE}: adapters agreed best with people before their first epoch")
+            elif is_ahead(pairs, adapted.scores, chosen.scores, recipe.seed):
                 chosen = adapted
 
         if recipe.folds or recipe.refit:
@@ -218,11 +220,13 @@ def _tried(runs: _Runs, method: str) -> _Tried:
             if fold.name:
                 say(f"{method}: {fold.name} of {runs.recipe.folds}")
             recipe, text = runs.changed(method, run=str(folder))
-            train(
+            validated = train(
                 recipe, text, runs.given, runs.watching, parts=fold.parts, least_landmarks=fold.least_landmarks,
                 one_process=True,
             )  # fmt: skip
-            write_scores(file, score_pairs(recipe, folder, fold.left_out), dimensions)
+            # Without folds the pairs left out are those of the validation split, which are scored already
+            found = score_pairs(recipe, folder, fold.left_out) if runs.recipe.folds else validated
+            write_scores(file, found, dimensions)
         # read in any case: a run that goes on has the numbers of one that was not interrupted
         scores |= read_scores(file, fold.left_out, dimensions)
         best = read_checkpoint(folder / CHECKPOINTS / BEST)

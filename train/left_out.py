@@ -138,13 +138,10 @@ def can_decide(pairs: AllPairs, scores: Mapping[str, Prediction]) -> bool:
     return count >= MIN_GROUPS
 
 
-def is_ahead(
-    pairs: AllPairs, adapted: Mapping[str, Prediction], probe: Mapping[str, Prediction], seed: int, in_folds: bool
-) -> bool:
+def is_ahead(pairs: AllPairs, adapted: Mapping[str, Prediction], probe: Mapping[str, Prediction], seed: int) -> bool:
     """Whether adapters agree better with people than the probe; prints the reason in one line.
 
     They do if the 90 % interval of their gain, from a bootstrap over groups or speakers, does not reach below 0.
-    Without folds the pairs have also chosen the epoch of the adapters, whose gain is then too high; the line says so.
     """
     # Pairs that both have scored: a clip that one of them could not read would count for the other alone
     (before, now), human, groups = _compared(pairs, probe, adapted)
@@ -160,11 +157,10 @@ def is_ahead(
         interval = f"90 % interval {low:.3f} to {high:.3f}; it must not begin below 0"
     else:
         interval = "no 90 % interval: it is undefined in every draw"
-    chose = f". They have chosen the epoch of {LORA}, too, which flatters it; --folds compares on others"
     say(
         f"auto: {LORA if ahead else PROBE}: mean Spearman of {LORA} {means[1]:.3f}, of the probe {means[0]:.3f} on "
-        f"{len(human)} pairs that neither was trained on; {LORA} leads by {means[1] - means[0]:.3f} ({interval})"
-        f"{'' if in_folds else chose}"
+        f"{len(human)} pairs that neither was trained on, nor chose the epoch of {LORA} by; {LORA} leads by "
+        f"{means[1] - means[0]:.3f} ({interval})"
     )
     return ahead
 

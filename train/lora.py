@@ -37,7 +37,7 @@ def train_lora(
     parts: RunPairs | None = None,
     least_landmarks: int | None = None,
     one_process: bool = False,
-) -> None:
+) -> dict[str, Prediction]:
     """Train until validation agreement stops improving, and calibrate the best checkpoint on the validation split.
 
     Args:
@@ -48,6 +48,10 @@ def train_lora(
         parts: The pairs to train on and to validate on; None = those of the splits.
         least_landmarks: See `StartAtProbe`.
         one_process: Whether other runs follow, so that this one cannot be spread over processes.
+
+    Returns:
+        Predictions for the pairs of the validation split by id, each after the epoch that pairs of other groups chose:
+        of the best epoch, which this pair has chosen, too, they would be too good.
 
     Raises:
         UserError: As `train`.
@@ -82,6 +86,7 @@ def train_lora(
         trainer.fit(module, data, ckpt_path=resumed.checkpoint, weights_only=True)
         # What is published is the best checkpoint, not the last; the calibration uses the scores that are in it
         publish(folder, judge, data)
+        return module.left_out()
 
 
 def refit_lora(

@@ -130,11 +130,7 @@ def step_memory(
 
 def _gathered(judge: EmpathyJudge) -> int:
     """Bytes of the weights that are in no layer, and of the two largest layers: one computes, the next is fetched."""
-    layers = [
-        sum(weight.nbytes for weight in layer.parameters())
-        for part in judge.backbone.parts.values()
-        for layer in (judge.network.get_submodule(part.layers).children() if part.layers else ())
-    ]
+    layers = [sum(weight.nbytes for weight in layer.parameters()) for layer in judge.backbone.layers_of_parts]
     whole = sum(weight.nbytes for weight in judge.parameters())
     return whole - sum(layers) + sum(sorted(layers)[-2:])
 

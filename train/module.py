@@ -38,7 +38,7 @@ from .objective import Objective, RaterEmbedding
 from .run_folder import check_continues
 from .settings import OptimizerSettings
 from .strategies import ShardedStrategy, checkpointed, shard
-from .validation import Agreement, People, Validation, people_of
+from .validation import Agreement, People, Validation, overall, people_of
 
 MONITOR = "val_agreement"
 """What early stopping and the choice of the best checkpoint look at: the mean of `Agreement.value` over dimensions."""
@@ -76,8 +76,7 @@ class JudgeModule(L.LightningModule):
         # Checkpoints hold no frozen weights; `on_load_checkpoint` is strict about the rest
         self.strict_loading = False
         self._agreement: dict[str, Agreement] = {}
-        self._validated = -1  # step of the last validation
-        self._start: np.ndarray | None = None  # scores of the validation split at the probe
+        self._from_probe = False  # whether the first validation was that of a probe
         self.probe, self.refit = "", False
         self.added: dict[str, dict[str, float | None]] = {}
         # taken while no weight is sharded yet
@@ -161,7 +160,7 @@ class JudgeModule(L.LightningModule):
 
     def keep_start(self) -> None:
         """The last validation was that of a probe, from which training begins."""
-        self._start = self.validation.scores.copy()
+        self._from_probe = True
         self._agreed()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -181,16 +180,27 @@ class JudgeModule(L.LightningModule):
                 self.log(f"val_{what}/{name}", value, rank_zero_only=False, sync_dist=False)
             if agreement.preferences_met is not None:
                 self.log(f"val_preferences_met/{name}", agreement.preferences_met, sync_dist=False)
-        self.log(MONITOR, sum(a.value for a in agreements.values()) / len(agreements), prog_bar=True, sync_dist=False)
+        self.log(MONITOR, overall([*agreements.values()]), prog_bar=True, sync_dist=False)
 
     def _agreed(self) -> dict[str, Agreement]:
-        agreements = dict(zip((d.name for d in self.judge.dimensions), self.validation.agreement(), strict=True))
-        self._agreement, self._validated = agreements, self.trainer.global_step
-        if self._start is not None:
-            # By speaker only if the splits keep speakers apart, which all pairs of the dataset show
-            groups = kept_together(self.data.validation.pairs, self.data.dataset.pairs)
-            self.added = self.validation.added_to(self._start, groups)
+        step = self.trainer.global_step
+        agreements = dict(zip((d.name for d in self.judge.dimensions), self.validation.agreement(step), strict=True))
+        self._agreement = agreements
+        if self._from_probe:
+            self.added = self.validation.added(self._groups)
         return agreements
+
+    @cached_property
+    def _groups(self) -> np.ndarray:
+        """What is kept together of the validation split."""
+        # By speaker only if the splits keep speakers apart, which all pairs of the dataset show
+        return kept_together(self.data.validation.pairs, self.data.dataset.pairs)
+
+    def left_out(self) -> dict[str, Prediction]:
+        """Predictions for the validation split by pair, each of weights that pairs of other groups chose."""
+        score, deviation = torch.from_numpy(self.validation.left_out(self._groups)).float().unbind(-1)
+        found = zip(self.data.validation.pairs, Prediction.from_stored(score, deviation).each(), strict=True)
+        return {pair.pair_id: prediction for pair, prediction in found if not prediction.score.isnan().all()}
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW with linear warm-up and cosine decay; no weight decay on biases and norms."""
@@ -290,16 +300,13 @@ class JudgeModule(L.LightningModule):
         # already
         checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k in names}
         checkpoint["description"], checkpoint["order"] = self._description(), self._order()
-        values = [agreement.value for agreement in self._agreement.values()]
-        checkpoint["agreement"] = float(sum(values) / len(values)) if values else math.nan
+        checkpoint["agreement"] = overall([*self._agreement.values()]) if self._agreement else math.nan
         steps = steps_of_epoch(self.trainer)
         # number of epochs it was trained for; a refit is trained as long
         checkpoint["epochs"] = self.trainer.global_step / steps if 0 < steps < math.inf else 0.0
-        if self._start is not None:
-            checkpoint["start"] = torch.from_numpy(self._start)
-        if self._validated == self.trainer.global_step:  # scores of these weights
-            arrays = self.validation.scores, self.validation.deviations
-            checkpoint["validation"] = dict(zip(("score", "deviation"), map(torch.from_numpy, arrays), strict=True))
+        # float32, as the head gave them
+        checkpoint["validations"] = {step: torch.from_numpy(v).float() for step, v in self.validation.history.items()}
+        checkpoint["from_probe"] = self._from_probe
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint whose weights are not exactly those that this configuration trains.
@@ -312,8 +319,8 @@ class JudgeModule(L.LightningModule):
         check_keys("checkpoint", checkpoint["state_dict"], self._shapes)
         check_continues(checkpoint, self._description(), self._order(), self.data.settings.path)
         provenance = checkpoint["description"]["provenance"]
-        self._start = checkpoint["start"].numpy() if "start" in checkpoint else None
-        self.added = provenance["start"]
+        self.validation.history = {step: v.double().numpy() for step, v in checkpoint["validations"].items()}
+        self._from_probe, self.added = checkpoint["from_probe"], provenance["start"]
         # A checkpoint that is saved again before the next validation says the same of its agreement
         self._agreement = {
             name: Agreement(value, None, provenance["preferences_met"].get(name))

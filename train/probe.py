@@ -39,9 +39,9 @@ def train_probe(
     parts: RunPairs | None = None,
     least_landmarks: int | None = None,
     one_process: bool = False,
-) -> None:
+) -> dict[str, Prediction]:
     """Fit a probe to the training split, measure and calibrate it on the validation split; see `train_lora` for the
-    arguments and errors."""
+    arguments and errors. Returns predictions for the pairs of the validation split by id."""
     folder, _ = begin(recipe, text)
     data = PairDataModule(recipe.data, seed=recipe.seed, parts=parts)
     # Nothing is saved or stopped by agreement in a fit without steps: a checkpoint merely has the state of these
@@ -68,6 +68,7 @@ def train_probe(
         trainer.validate(module, data, verbose=False)
         trainer.save_checkpoint(folder / CHECKPOINTS / BEST)
         publish(folder, judge, data)
+        return module.left_out()
 
 
 def refit_probe(

@@ -91,13 +91,11 @@ def calibrate(run: Path, checkpoint: dict[str, Any], judge: EmpathyJudge, data: 
     if not is_global_zero():
         return
     try:
-        if "validation" not in checkpoint:
+        if (values := checkpoint["validations"].get(checkpoint["global_step"])) is None:
             raise UserError(f"{run}: its best checkpoint has no scores; `empathy-judge calibrate` scores anew")
         # `judge` has the weights of the last step, and the calibration belongs to those of the checkpoint
         trained = {key: value for key, value in checkpoint["state_dict"].items() if key.startswith("judge.")}
-        predictions = Prediction.from_stored(
-            *(checkpoint["validation"][key].float() for key in ("score", "deviation"))
-        ).each()
+        predictions = Prediction.from_stored(*values.unbind(-1)).each()
         judged = {
             pair.pair_id: ScoredPair(prediction, tuple(facts[source] for source in pair.clips))
             for pair, prediction in zip(data.validation.pairs, predictions, strict=True)

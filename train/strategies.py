@@ -46,10 +46,9 @@ def shard(judge: EmpathyJudge, others: Iterable[nn.Module], mesh: DeviceMesh) ->
     group may differ in dtype (frozen bfloat16 and float32 adapters: torch 2.11 gathers both), as long as those that
     are trained have one. Where a judge was loaded deferred, each group is finished in its turn.
     """
-    for part in judge.backbone.parts.values():
-        for layer in judge.network.get_submodule(part.layers).children() if part.layers else ():
-            finish(layer)
-            fully_shard(layer, mesh=mesh)
+    for layer in judge.backbone.layers_of_parts:
+        finish(layer)
+        fully_shard(layer, mesh=mesh)
     for module in (judge.pooling, judge.head, *others):
         if any(True for _ in module.parameters()):
             fully_shard(module, mesh=mesh)

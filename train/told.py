@@ -26,8 +26,9 @@ class RunFacts(Callback):
     utilisation; prints a line for each epoch.
 
     Utilisation is the share of the rate of products of large matrices, which is measured on the device at the start, by
-    the operations of the language model (`models.work`). The tower and what is computed again do not count; of an
-    encoder without a language model no utilisation is told.
+    the operations of the language model (`models.work`). The tower and what is computed again do not count. An encoder
+    without a language model has no utilisation: its tower costs by clip and not by token, and where its output is
+    cached, the fusion that is left is too small for any device to come near its rate.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:

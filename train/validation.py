@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..data_modules.datamodule import PairDataModule
+from ..data_modules.folds import even_folds
 from ..data_modules.schema import Dimension
 from ..data_modules.training_items import ComparedPair, RatedPairs, directions
 from ..eval.statistics.agreement import spearman
@@ -21,6 +22,7 @@ from .features import all_gather_object
 
 _LEAD_INTERVAL = (0.05, 0.95)  # quantiles of the lead of a trained judge over the probe
 START_RESAMPLES = 500
+_FOLDS = 5  # of groups, each of which takes what the others choose
 _DRAWS = 20  # of intervals of people that nobody reads here
 
 
@@ -48,16 +50,16 @@ class Validation:
     Attributes:
         pairs: The split.
         targets: Mean ratings `(items, dimensions)`, float64; NaN = not rated.
-        scores: Of the last validation, all ranks together, the same on every rank `(items, dimensions)`, float64; NaN =
-            not scored.
-        deviations: As `scores`, what the head says of its error (`Prediction.deviation`); NaN where it says nothing.
+        history: Optimizer step -> what a validation after it gave, all ranks together and the same on every rank
+            `(items, dimensions, 2)`, float64: the score, NaN = not scored, and what the head says of its error
+            (`Prediction.deviation`), NaN where it says nothing.
     """
 
     def __init__(self, pairs: RatedPairs, preferences: Sequence[ComparedPair], dimensions: Sequence[Dimension]) -> None:
         """Collect for the pairs of a split and the preferences between them."""
         self.pairs = pairs
         self.targets = pairs.scores.double().numpy()
-        self.scores = self.deviations = np.full(self.targets.shape, np.nan)
+        self.history: dict[int, np.ndarray] = {}
         self._dimensions = tuple(dimensions)
         positions = {pair.pair_id: position for position, pair in enumerate(pairs.pairs)}
         self._chosen = np.array([positions[item.chosen.pair_id] for item in preferences], dtype=np.int64)
@@ -75,21 +77,41 @@ class Validation:
         sigma = torch.full_like(prediction.score, torch.nan) if prediction.deviation is None else prediction.deviation
         self._parts.append((indices, torch.stack([prediction.score, sigma], -1)))
 
-    def agreement(self) -> list[Agreement]:
-        """Agreement of each dimension, the same on every rank."""
-        self.scores, self.deviations = np.ascontiguousarray(np.moveaxis(self._gathered(), -1, 0))
-        return [self._of(column, self.scores[:, column]) for column in range(len(self._dimensions))]
+    def agreement(self, step: int) -> list[Agreement]:
+        """Agreement of each dimension, the same on every rank; what was collected becomes the validation of `step`."""
+        self.history[step] = self._gathered()
+        return self._agreement(self.history[step], np.ones(len(self.targets), bool))
 
-    def added_to(self, start: np.ndarray, groups: np.ndarray) -> dict[str, dict[str, float | None]]:
-        """By how much the last scores agree better than earlier ones, see `Provenance.start`.
+    def left_out(self, groups: np.ndarray) -> np.ndarray:
+        """What each item is given by the validation that the items of other groups choose `(items, dimensions, 2)`.
+
+        The best of several validations agrees too well on the items that chose it. So each fifth of the groups takes
+        the one that agrees best on the other four (cross-fitting, as Chernozhukov et al., 2018).
 
         Args:
-            start: As `scores`.
-            groups: What is drawn as a whole for the interval `(items,)`.
+            groups: What is kept together `(items,)`.
         """
+        steps, count = list(self.history), len(np.unique(groups))
+        everything = [(np.arange(len(groups)),) * 2]  # a single group can only choose for itself
+        folds = even_folds(groups, min(_FOLDS, count), 0).split() if count > 1 else everything
+        chosen = np.full((*self.targets.shape, 2), np.nan)
+        for others, items in folds:
+            rows = np.isin(np.arange(len(groups)), others)
+            values = [overall(self._agreement(self.history[step], rows)) for step in steps]
+            # as the best checkpoint: the first of equals; one without any agreement is never it
+            chosen[items] = self.history[steps[int(np.argmax(np.nan_to_num(values, nan=-np.inf)))]][items]
+        return chosen
+
+    def added(self, groups: np.ndarray) -> dict[str, dict[str, float | None]]:
+        """By how much the validations since the first, of the start, agree better than it, see `Provenance.start`.
+
+        Args:
+            groups: What is kept together, and drawn as a whole for the interval `(items,)`.
+        """
+        start, trained = next(iter(self.history.values())), self.left_out(groups)
         results: dict[str, dict[str, float | None]] = {}
         for column, dimension in enumerate(self._dimensions):
-            parts = np.stack([start[:, column], self.scores[:, column], self.targets[:, column]])
+            parts = np.stack([start[:, column, 0], trained[:, column, 0], self.targets[:, column]])
             # Only items that both have scored: otherwise the difference would be one of items, too
             rated = np.isfinite(parts).all(0)
             before, now, human = parts[:, rated]
@@ -105,14 +127,18 @@ class Validation:
             results[dimension.name] = result
         return results
 
-    def _of(self, column: int, scores: np.ndarray) -> Agreement:
-        result = estimate(spearman, scores, self.targets[:, column])
-        decided = self._strengths[:, column] > 0
-        leads = scores[self._chosen[decided]] - scores[self._rejected[decided]]
-        # Where the low end of a scale is the good one, the preferred response has the lower score
-        leads = leads * directions(self._dimensions)[column].item()
-        met = float(np.mean(0.5 * (np.sign(leads) + 1))) if decided.any() and np.isfinite(leads).all() else None
-        return Agreement(result.value, result.reason, met)
+    def _agreement(self, values: np.ndarray, rows: np.ndarray) -> list[Agreement]:
+        """Agreement of a validation on some of the items `(items,)`, and on the preferences between these."""
+        results = []
+        for column, direction in enumerate(directions(self._dimensions).tolist()):
+            scores = values[:, column, 0]
+            result = estimate(spearman, scores[rows], self.targets[rows, column])
+            decided = (self._strengths[:, column] > 0) & rows[self._chosen] & rows[self._rejected]
+            # Where the low end of a scale is the good one, the preferred response has the lower score
+            leads = (scores[self._chosen[decided]] - scores[self._rejected[decided]]) * direction
+            met = float(np.mean(0.5 * (np.sign(leads) + 1))) if decided.any() and np.isfinite(leads).all() else None
+            results.append(Agreement(result.value, result.reason, met))
+        return results
 
     def _gathered(self) -> np.ndarray:
         """Scores and deviations in the order of the split `(items, dimensions, 2)`, float64, each once."""
@@ -123,6 +149,11 @@ class Validation:
         for part_indices, part_values in all_gather_object((indices, values)):
             whole[part_indices] = part_values
         return whole.numpy()
+
+
+def overall(agreements: Sequence[Agreement]) -> float:
+    """The mean over dimensions, by which a checkpoint is chosen; NaN where one is undefined."""
+    return sum(agreement.value for agreement in agreements) / len(agreements)
 
 
 def lead_interval(draws: Resamples, leads: np.ndarray) -> tuple[float, float] | tuple[None, None]:

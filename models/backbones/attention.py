@@ -191,13 +191,12 @@ def _attention(
         # They are copies now: a module that names no groups keeps the official function from repeating them again
         module = _REPEATED
 
-    def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        return sdpa_attention_forward(module, query, key, value, mask, **options)[0]
-
     if isinstance(attention_mask, OneRow):
         known = {"scale": options.get("scaling"), "dropout": options.get("dropout", 0.0)}
-        return attention_mask.attend(attend, query, key, value, **known), None
-    return attend(query, key, value, attention_mask), None
+        return attention_mask.attend(
+            lambda *clips: sdpa_attention_forward(module, *clips, **options)[0], query, key, value, **known
+        ), None
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
 
 
 # Under a name of their own, which a configuration then names: `transformers` has an open register for that

@@ -135,6 +135,12 @@ class Backbone(ABC):
         assert isinstance(layers, nn.ModuleList)
         return list(layers)
 
+    @property
+    def layers_of_parts(self) -> list[nn.Module]:
+        """The layers of every part, one after the other: what FSDP2 gathers one by one."""
+        paths = [part.layers for part in self.parts.values() if part.layers]
+        return [layer for path in paths for layer in self.network.get_submodule(path).children()]
+
     def leave_out_norm(self) -> None:
         """From now on, `hidden_states` are those before `final_norm`; its weights stay, as exports need them."""
         if self.final_norm is not None:

@@ -203,10 +203,14 @@ class Parts:
         except _UNREADABLE:
             return None
 
+    def own_plan(self) -> dict[str, Any] | None:
+        """The plan, if it is of this very job."""
+        plan = self.begun()
+        return plan if plan is not None and plan["identity"] == self.identity else None
+
     def under_way(self) -> bool:
         """Whether this very job was begun and is not finished."""
-        plan = self.begun()
-        return plan is not None and plan["identity"] == self.identity
+        return self.own_plan() is not None
 
     def plan(
         self,

@@ -148,15 +148,12 @@ def done_before(job: Job, restart: bool, overwrite: bool) -> int:
         UserError: If something else was begun in the folder, or `job.out` is not ours to replace.
     """
     parts = Parts(job)
-    if not parts.under_way():
-        if _known(job) is None and not overwrite:
-            _check_replaceable(job)
+    plan = parts.own_plan()
+    _earlier(job, plan, overwrite)
+    if plan is None:
         if not restart:
             Claim(parts).refuse_another()
         return 0
-    plan = parts.begun() or {}
-    if not overwrite:
-        _check_replaceable(job, plan["replaces"], plan["writes"])
     parts.rows = plan["rows"]
     return 0 if restart else sum(chunk.rows for chunk in parts.done())
 
@@ -164,24 +161,19 @@ def done_before(job: Job, restart: bool, overwrite: bool) -> int:
 def _begin(parts: Parts, claim: Claim, launch: Launch, restart: bool, overwrite: bool, again: bool) -> Summary | None:
     """Plan the job if it is not planned yet; returns its summary if there is nothing to do."""
     job, manifest = parts.job, Manifest(parts.job.manifest)
-    plan = parts.begun()
+    plan = parts.own_plan()
     # Nothing of this job is under way: the manifest is read once before the plan says how many rows it has
-    if plan is None or plan["identity"] != parts.identity:
-        rows = manifest.check()
-        # An earlier run may have finished this very job, with audio files that are still the same
-        earlier = _known(job)
-        if earlier is not None and earlier.identity == parts.identity and (again or launch.world > 1):
-            # Several processes leave a file that is complete, a single one begins anew
-            parts.rows = rows
-            if again or manifest.embeds or earlier.audio == _audio_now(parts, manifest):
-                return earlier
-        if earlier is None and not overwrite:
-            _check_replaceable(job)
-        claim.take(rows, _facts(job.out), restart)
-    else:
-        if not overwrite:
-            _check_replaceable(job, plan["replaces"], plan["writes"])
-        claim.take(plan["rows"], plan["replaces"], restart)
+    parts.rows = manifest.check() if plan is None else plan["rows"]
+    earlier = _earlier(job, plan, overwrite)
+    # Of this very job, with audio files that are still the same: several processes leave it, a single one begins anew
+    if (
+        earlier is not None
+        and earlier.identity == parts.identity
+        and (again or launch.world > 1)
+        and (again or manifest.embeds or earlier.audio == _audio_now(parts, manifest))
+    ):
+        return earlier
+    claim.take(parts.rows, _facts(job.out) if plan is None else plan["replaces"], restart)
     if launch.rank == 0:  # rank 0 puts the parts together
         _drop_outdated(parts, manifest)
     return None
@@ -223,6 +215,18 @@ def _in_threads(
             # The manifest has one reader, this thread; the others look at audio files
             records = [[] if manifest.embeds else list(manifest.read(chunk.first, chunk.rows)) for chunk in batch]
             yield from threads.map(call, batch, records)
+
+
+def _earlier(job: Job, plan: Mapping[str, Any] | None, overwrite: bool) -> Summary | None:
+    """The summary of scores that an earlier job has left whole in `job.out`, unless this one is under way by its plan.
+
+    Raises:
+        UserError: If what stands there is not ours to replace.
+    """
+    earlier = _known(job) if plan is None else None
+    if earlier is None and not overwrite:
+        _check_replaceable(job, *(() if plan is None else (plan["replaces"], plan["writes"])))
+    return earlier
 
 
 def _check_replaceable(job: Job, *known: Mapping[str, str | int] | None) -> None:

@@ -159,8 +159,7 @@ def test_what_is_read_ahead_is_bounded():
         assert found[0] is not None
         # each thread may just have looked
         assert 3 <= sum(one is not None for one in found[:12]) <= 20
-        assert workers.take(begun, 3) is None  # it was taken before
-        assert not begun
+        assert not begun  # each is taken once
         assert workers.take(workers.read([1], lambda number: Blob()), 1) is not None  # there is room again
         failing = workers.read([1], lambda number: [][number])
         with pytest.raises(IndexError):

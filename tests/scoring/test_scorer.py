@@ -161,12 +161,12 @@ def test_a_long_clip_is_heard_in_windows_unless_that_is_refused(scorer, judge_fo
 def test_one_context_for_many_responses_is_heard_once_and_scores_as_with_each(scorer, judge_folder, clips):
     responses = [clips / f"r{number}.wav" for number in range(4)]
     expected = [scorer.score(clips / "c.wav", response, situation="Late.") for response in responses]
-    with mock.patch.object(audio, "load_clip", wraps=audio.load_clip) as loaded:
+    with mock.patch.object(audio, "resample", wraps=audio.resample) as decoded:
         fresh = Scorer.from_pretrained(judge_folder, device="cpu")
         with open(clips / "c.wav", "rb") as context:  # an open file can be read only once
             found = fresh.score(context, responses, situation="Late.")
     assert all(map(close, found, expected))
-    assert loaded.call_count == 5
+    assert decoded.call_count == 5
     assert not close(expected[0], expected[1])
 
 

@@ -104,7 +104,7 @@ def test_a_leak_stops_training_before_it_starts(folds, train_arguments, tmp_path
 
 
 def test_training_hears_augmented_clips_and_validation_does_not(train_arguments, tmp_path, every_batch):
-    """With workers, over two epochs and a resumption: the features of each step are those of the uninterrupted run."""
+    """Over two epochs and a resumption: the features of each step are those of the uninterrupted run."""
     heard: dict[bool, list[torch.Tensor]] = {True: [], False: []}
     every_batch(lambda module, batch, _: heard[module.training].append(batch.inputs.clips.features.clone()), *BOTH)
 
@@ -117,8 +117,8 @@ def test_training_hears_augmented_clips_and_validation_does_not(train_arguments,
         return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
     whole, validation = features("whole", 2)
-    first, _ = features("cut", 1, data__num_workers=2)
-    second, _ = features("cut", 2, "--resume", "true", data__num_workers=1)
+    first, _ = features("cut", 1)
+    second, _ = features("cut", 2, "--resume", "true")
     assert same(whole, first + second)
     off = {"data__augmentation.noise_probability": 0, "data__augmentation.gain_probability": 0}
     plain, plain_validation = features("plain", 1, **off)

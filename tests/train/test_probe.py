@@ -47,7 +47,7 @@ def test_a_probe_trains_no_weight_and_ends_as_a_run_like_any_other(probe, tmp_pa
     assert "losses:" not in card
     pairs = PairDataset.load(dataset_folder).subset(["validation"]).pairs
     exported, run = load_any(tmp_path / "judge"), load_any(probe)
-    expected = checkpoint["validation"]["score"].numpy()
+    expected = checkpoint["validations"][0][..., 0].numpy()
     for loaded in (exported, run):
         np.testing.assert_allclose(scores_of(loaded.judge, pairs), expected, atol=1e-5)
     assert run.calibration is not None
@@ -99,12 +99,13 @@ def test_training_never_publishes_less_than_its_start(train_arguments, tmp_path,
     best, last = (read_checkpoint(run / file) for file in (BEST_FILE, LAST_FILE))
     assert best["global_step"] == 0
     assert not last["agreement"] >= best["agreement"]  # NaN where all scores became one
-    assert best["validation"]["score"].shape == last["validation"]["score"].shape
+    (start,) = best["validations"].values()
+    assert [*last["validations"]] == [0, last["global_step"]]
+    np.testing.assert_array_equal(last["validations"][0], start)
     # the start is said, and what was added to it since: nothing, and the harm of the last epoch
     for name, own in best["description"]["provenance"]["start"].items():
         assert own["probe"] == best["description"]["provenance"]["validation"][name]
         assert own["added"] == 0
-    np.testing.assert_array_equal(last["start"], best["validation"]["score"])
     said = [line for line in capsys.readouterr().err.splitlines() if "training began at a probe" in line]
     assert len(said) == 2
     assert re.fullmatch(r"empathy: training began at a probe with Spearman -?0\.\d{3} and added \+0\.000", said[0])
@@ -124,7 +125,7 @@ def test_adapters_start_at_a_kernel_where_it_is_the_better_probe(
     train(train_arguments(run, **OF_CLIPS, trainer__max_epochs=1))
     last = read_checkpoint(run / LAST_FILE)
     expected = fitted_again(load_any(probe).judge, dataset_folder, widths=(0.25,), may_rank=True)
-    assert_same_order(last["start"].numpy(), expected)
+    assert_same_order(last["validations"][0][..., 0].numpy(), expected)
     weights = last["state_dict"]
     assert weights["judge.head_input.block_scale"].gt(0).all()
     assert max(own.abs().max() for name, own in weights.items() if "lora_B" in name) > 1e-4  # zero before training
@@ -141,7 +142,7 @@ def test_adapters_start_at_a_kernel_that_leaves_out_the_language_model(
     run = tmp_path / "run"
     train(train_arguments(run, **OF_CLIPS, trainer__max_epochs=1))
     last, alone = read_checkpoint(run / LAST_FILE), read_checkpoint(tmp_path / "probe" / BEST_FILE)
-    np.testing.assert_allclose(last["start"], alone["validation"]["score"], atol=1e-5)
+    np.testing.assert_allclose(last["validations"][0][..., 0], alone["validations"][0][..., 0], atol=1e-5)
     weights = last["state_dict"]
     assert (weights["judge.head_input.block_scale"] == 0).any()
     landmarks = len(weights["judge.head_input.landmarks"])

@@ -33,7 +33,7 @@ from torch._utils import ExceptionWrapper
 from transformers import HubertModel, Wav2Vec2FeatureExtractor
 
 from ..models.backbones.tools import wave_encoder
-from .conftest import frame_of, scores_of
+from .conftest import LAST_FILE, frame_of, scores_of
 
 
 @pytest.fixture
@@ -73,11 +73,16 @@ def test_a_resumed_run_reads_what_the_uninterrupted_one_does(embedded_folder, tr
     whole = batches_read.copy()
     train(train_arguments(tmp_path / "run", trainer__max_epochs=1, **arguments))
     batches_read.clear()
+    first_epoch = read_checkpoint(tmp_path / "run" / LAST_FILE)["validations"][3]
     train([*train_arguments(tmp_path / "run", trainer__max_epochs=2, **arguments), "--resume", "true"])
     first, second = ([items for epoch, _, items in whole if epoch == n] for n in (0, 1))
     assert [sorted(item for items in own for item in items) for own in (first, second)] == [[*range(12)]] * 2
     assert first != second
     assert batches_read == whole[3:]
+    # what each validation gave is still known: by it pairs choose an epoch for others
+    validations = read_checkpoint(tmp_path / "run" / LAST_FILE)["validations"]
+    assert [*validations] == [3, 6]
+    np.testing.assert_array_equal(validations[3], first_epoch)
 
 
 @pytest.fixture(scope="module")

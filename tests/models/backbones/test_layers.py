@@ -17,7 +17,8 @@ from torch import nn
 
 from .conftest import judge_of, loaded, refused
 
-DEPTHS = ["first", "half", "full"]
+CASES = [("first", True), ("first", False), ("half", True), ("half", False), ("full", False)]
+"""Depth, and whether the final norm follows. A whole language model with its norm is that of `test_base.py`."""
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +46,7 @@ def official_layers(family, kind: type) -> list[nn.Module]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("norm", [True, False])
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize(("depth", "norm"), CASES)
 def test_hidden_states_are_those_of_the_official_class_behind_that_layer(
     language_model, depth, norm, pairs, same, rounding
 ):
@@ -74,8 +74,7 @@ def test_hidden_states_are_those_of_the_official_class_behind_that_layer(
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("norm", [True, False])
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize(("depth", "norm"), [*CASES, ("full", True)])
 def test_states_of_an_encoder_are_those_of_its_first_layers(encoder, depth, norm, noise, same, rounding):
     layers = layers_of(encoder)
     k = number(depth, layers)

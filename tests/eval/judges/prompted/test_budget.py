@@ -339,11 +339,3 @@ def test_answers_that_do_not_arrive_count_for_the_budget(response, kind, scored,
     assert set(table["status"]) == {kind, "not asked: the budget is used up"}
     assert len(requests) == int(0.05 / most)
     assert 0.05 - most < judge.session.budget.spent <= 0.05
-
-
-def test_answers_that_hide_their_tokens_count_for_the_budget(scored):
-    hidden = answer("openai", GOOD, usage=None)
-    table, requests, judge = scored("openai", hidden, pairs=30, settings=["samples=1", OPENAI_PRICE], budget=0.05)
-    assert {meta["cost"] for meta in table["meta"]} == {None}
-    assert 0 < len(requests) == (table["status"] == OK).sum() < 30
-    assert judge.session.budget.spent <= 0.05
