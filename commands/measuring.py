@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -19,11 +19,15 @@ from .tables import TableOptions
 
 if TYPE_CHECKING:
     from ..eval.judges.opening import Opened
+    from ..eval.report.dataset import Report
 
 
 @dataclass(frozen=True)
 class Evaluate(Printing, Data, DryRun, Measurement, JudgeNames):
     """Measure one judge against the raters of a split.
+
+    Exit code: 0 = all rated pairs have scores, 1 = some have none. The same holds for compare; a rater as a judge need
+    not have rated all.
 
     Attributes:
         json: print JSON (fields: docs/reference/reports.md)
@@ -62,8 +66,7 @@ class Evaluate(Printing, Data, DryRun, Measurement, JudgeNames):
             measured.save(self.out)
         where = f"report: {self.out / 'index.html'}"
         self.tell(measured.report, lambda report: [*evaluation_views(report), where])
-        scored = sum(dimension.n_items for dimension in measured.report.dimensions.values())
-        return DONE if scored else FAILED_CHECKS
+        return _all_scored([measured.report])
 
 
 @dataclass(frozen=True)
@@ -116,15 +119,7 @@ class Compare(Printing, DryRun, Measurement, TableOptions, JudgeNames):
                 where.append(f"report: {self.out / 'index.html'}")
         found = comparison.report
         self.tell(found, lambda found: [*comparison_views(found.reports, found.rankings), *where])
-        # Figures were printed and written for the others; the exit code says that not all is well
-        without = [
-            report.judge
-            for report in comparison.reports
-            if not any(dimension.n_items for dimension in report.dimensions.values())
-        ]
-        for judge in without:
-            print(f"{judge}: no pair has a score", file=sys.stderr)
-        return FAILED_CHECKS if without else DONE
+        return _all_scored(comparison.reports)
 
     def _compare_table(self, table: str) -> int:
         """Compare without audio."""
@@ -170,7 +165,8 @@ class Challenge(Printing, Data, DryRun, Asking, JudgeNames):
             self.name, opened.judges[0], opened.dataset, split=self.split, resamples=self.resamples, seed=self.seed,
             provenance=opened.provenances[0],
         )  # fmt: skip
-        return self.tell(report, challenge_views)
+        self.tell(report, challenge_views)
+        return FAILED_CHECKS if report.without_score else DONE
 
 
 @dataclass(frozen=True)
@@ -214,6 +210,16 @@ class Stress(Printing, Data, Split, Draws, Loading):
                 write_results("stress", self.out, {"results.csv": stress_frame(report), "stress.json": report})
         self.tell(report, stress_views)
         return FAILED_CHECKS if report.raised else DONE
+
+
+def _all_scored(reports: Iterable[Report]) -> int:
+    """Figures were printed and written for what has scores; the exit code and a line say that not all has."""
+    from ..eval.views import without_scores
+
+    lines = [line for report in reports if (line := without_scores(report)) is not None]
+    for line in lines:
+        print(line, file=sys.stderr)
+    return FAILED_CHECKS if lines else DONE
 
 
 def _open(judges: Sequence[str], data: str, how: Asking, checks: Sequence[str] | None, dry_run: bool) -> Opened:

@@ -181,7 +181,7 @@ def _add(to: argparse._ActionsContainer, one: Field[Any], hint: Any, value: str 
     elif is_required:
         to.add_argument(one.name, help=text, **how)
     else:
-        to.add_argument(one.name, help=text, nargs="?", default=one.default, **how)
+        to.add_argument(one.name, help=text, default=one.default, **{**how, "nargs": "*" if "nargs" in how else "?"})
 
 
 def _taken(hint: Any) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class Columns:
         column (OURS=THEIRS): column names, where they differ from item, annotator, dimension, score, dataset, group,
             system
         scores (COLUMN): columns that hold scores, where the header leaves it open; 'R*' = all that begin with R
-        choice (WORD=SCORE): what a word of the scale stands for
+        choice (WORD=SCORE): what a word of the scale stands for; NA = no score
         annotators (NAME): only these count (default: all)
         exclude (NAME): these do not count, such as a median of the others
     """

@@ -85,13 +85,14 @@ class Agreement(Printing, TableOptions):
 class Plan(Printing, Draws, Columns):
     """Say how many items and ratings a measurement of judges needs.
 
-    From a pilot: a table with one row per score, as `agreement` takes it, or the folder of a pair dataset; both with
+    From a pilot: a table, of one file or several as `agreement` takes it, or the folder of a pair dataset; both with
     ratings per rater, or with their mean, sd and n. Or from assumed variances. For every number of items and raters:
     noise ceiling, leave-one-out agreement, standard error of a judge's Spearman, power to tell two judges apart, and
     cost. With --learning also what a judge learns from so many pairs.
 
     Attributes:
         pilot: table or folder of a pair dataset
+        more ([ANNOTATOR=]FILE): further files of the table, such as scores of a judge
         variance (NAME=NUMBER): instead of a pilot: variances of item, residual, rater and group in squared rating
             points
         group_size: items per group, with --variance (default: 1)
@@ -115,6 +116,7 @@ class Plan(Printing, Draws, Columns):
     EXAMPLE: ClassVar[str] = "pilot.csv --judges gpt --difference 0.05 --price 0.2"
 
     pilot: str | None = None
+    more: Sequence[str] = ()
     _: KW_ONLY
     variance: Sequence[str] = ()
     group_size: Whole | None = None
@@ -137,7 +139,7 @@ class Plan(Printing, Draws, Columns):
 
         if (self.pilot is None) == (not self.variance):
             raise UserError("expected either a pilot (a table or the folder of a pair dataset) or --variance")
-        of_pilot = ("judges", "column", "annotators", "exclude", "dimension", "systems")
+        of_pilot = ("judges", "column", "scores", "choice", "annotators", "exclude", "dimension", "systems")
         if unused := first_given(self, *(of_pilot if self.pilot is None else ["group_size"])):
             raise UserError(f"{unused} with {'--variance' if self.pilot is None else 'a pilot'}; expected one of them")
         with writing("plan", self.out):
@@ -259,18 +261,15 @@ def _variances(texts: Sequence[str]) -> dict[str, float]:
 
 def _pilot_frame(options: Plan, pilot: str) -> Frame:
     """The ratings of a pilot, from a dataset or a table."""
-    from dataclasses import replace
-
     from ..eval.frame import Frame
 
     if not Path(pilot).is_dir():
-        _, selected = options.read_table(pilot)
-        selected.check(options.judges, "--judges")
-        return replace(selected, rows=selected.rows.assign(is_judge=selected.rows["rater_id"].isin(options.judges)))
+        _, selected = options.read_table(pilot, *options.more)
+        return selected.with_judges(options.judges)
     from ..data_modules.schema import PairDataset
 
-    if options.judges or options.column:
-        raise UserError("--judges and --column with a dataset; expected with a table")
+    if unused := "further files" if options.more else first_given(options, "judges", "column", "scores", "choice"):
+        raise UserError(f"{unused} with a dataset; expected with a table")
     dataset = PairDataset.load(pilot)
     clusters = {pair.pair_id: pair.group_id for pair in dataset.pairs}
     return Frame.of_dataset(dataset, {}, clusters).select(options.annotators, options.exclude)

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..data_modules.settings import DataSettings
     from ..scoring.artifact import LoadedJudge
     from ..scoring.export.check import ExportCheck
+    from ..train.settings import ShippedRecipe
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Recipes(Printing):
     Attributes:
         show: print one recipe as YAML, with help; needs NAME
         name (NAME): of the recipe, or a YAML file of yours
-        gpu_gib: list those alone whose step fits the memory of such a GPU, and those that are added to others
+        gpu_gib: list those alone whose step fits the memory of such a GPU, without those that are added to others
     """
 
     EXAMPLE: ClassVar[str] = "--gpu-gib 24"
@@ -135,18 +136,11 @@ class Recipes(Printing):
             print(RecipeParser().with_help(path.read_text(encoding="utf-8")), end="")
             return DONE
         shipped = [recipe for recipe in shipped_recipes() if recipe.fits(self.gpu_gib)]
-        # A line for each, so that all are on a screen; --json has whole sentences and hub ids
-        columns = [("recipe", "GPU", "a step", "what it is")]
-        for recipe in shipped:
-            step = "" if recipe.step_gib is None else f"{recipe.step_gib:g} GiB"
-            columns.append((recipe.name, recipe.gpu, step, recipe.about))
-        widths = [max(len(row[number]) for row in columns) for number in range(3)]
-        rest = max(20, shutil.get_terminal_size().columns - sum(widths) - 6)
-        lines = []
-        for name, gpu, step, about in columns:
-            cut = textwrap.shorten(about, rest, placeholder=" ...")
-            lines.append(f"{name:{widths[0]}}  {gpu:{widths[1]}}  {step:>{widths[2]}}  {cut}")
-        lines.append("recipes show NAME prints one; --json has each in whole sentences")
+        lines = [
+            *_listed("recipe", [recipe for recipe in shipped if recipe.backbone is not None]),
+            *_listed("added to one", [recipe for recipe in shipped if recipe.backbone is None]),
+            "recipes show NAME prints one; --json says what each needs, too",
+        ]
         return self.tell([asdict(recipe) for recipe in shipped], lambda _: lines)
 
 
@@ -337,6 +331,20 @@ class Ensemble(Printing):
 
             write_ensemble(paths, out, self.backbone)
         return self.tell({"judge": str(out)}, lambda result: [f"judge: {result['judge']}"])
+
+
+def _listed(head: str, recipes: Sequence[ShippedRecipe]) -> Iterator[str]:
+    """Recipes as columns; what each is, in full, in as many lines as the terminal makes of it."""
+    rows = [(head, "GPU", "a step", "what it is")]
+    for recipe in recipes:
+        step = "" if recipe.step_gib is None else f"{recipe.step_gib:g} GiB"
+        rows.append((recipe.name, recipe.gpu, step, recipe.about))
+    widths = [max(len(row[number]) for row in rows) for number in range(3)]
+    rest = max(20, shutil.get_terminal_size().columns - sum(widths) - 6)
+    for name, gpu, step, about in rows if recipes else ():
+        first, *more = textwrap.wrap(about, rest, break_on_hyphens=False)
+        yield f"{name:{widths[0]}}  {gpu:{widths[1]}}  {step:>{widths[2]}}  {first}"
+        yield from (" " * (sum(widths) + 6) + line for line in more)
 
 
 def can_be_read(settings: DataSettings) -> bool:

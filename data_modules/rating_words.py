@@ -13,8 +13,9 @@ from .ratings import LABELS, Dimension
 from .tables import parse_mapping, plain_text
 
 NO_SCORE = frozenset(
-    ["na", "n/a", "n.a.", "#n/a", "nan", "null", "#null!", "-", "--", "–", "—", ".", "?", "missing", "not rated"]
-)
+    ["na", "n/a", "n.a.", "n. a.", "k.a.", "k. a.", "#n/a", "nan", "null", "#null!", "-", "--", "–", "—", ".", "?",
+     "missing", "not rated", "no answer"]
+)  # fmt: skip
 """Texts that say that there is no score, in lower case."""
 SERIES: tuple[Sequence[str], ...] = (
     LABELS,
@@ -58,9 +59,9 @@ def parse_choices(items: Sequence[str]) -> dict[str, float]:
     """
     choices: dict[str, float] = {}
     for word, text in parse_mapping(items, "--choice").items():
-        number = to_number(text)
+        number = math.nan if _plain(text) in NO_SCORE else to_number(text)
         if not isinstance(number, float):
-            raise UserError(f"--choice {shown(f'{word}={text}')}: expected WORD=NUMBER, such as good=4")
+            raise UserError(f"--choice {shown(f'{word}={text}')}: expected WORD=NUMBER, such as good=4, or WORD=NA")
         choices[_plain(word)] = number
     return choices
 
@@ -111,4 +112,4 @@ def numbers_of(words: Iterable[str], scale: Dimension | None) -> dict[str, float
 def unknown_words(words: Iterable[str]) -> str:
     """What to expect in place of words that say no number: how all of them are mapped."""
     options = " ".join(shown(f"{word}=NUMBER") for word in dict.fromkeys(words))
-    return f"a finite number, such as 3.5; or what each word stands for: --choice {options}"
+    return f"a finite number, such as 3.5; or what each word stands for (NA = no score): --choice {options}"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..core.errors import UserError, shown
+from ..core.errors import UserError
 from ..core.processes import progress
 from .frame import Frame, Panel, clusters_by
 from .judge_report import judge_report, with_draws
@@ -65,19 +65,15 @@ def measure_agreement(
     for option, value in (("--resamples", resamples), ("--seed", seed)):
         if value < 0:
             raise UserError(f"{option} {value}: expected 0 or more")
-    frame.check(judges, "--judges")
-    people = [name for name in frame.annotators if name not in judges]
-    if not people:
-        raise UserError(f"--judges names every annotator of {frame.source}; expected at least one person is left")
     judges = list(dict.fromkeys(judges))
-    _check_items(frame, judges)
+    frame = frame.with_judges(judges)
+    people = [name for name in frame.annotators if name not in judges]
     has_systems = frame.has_systems
     if cluster == "system" and not has_systems:
         raise UserError(f"--cluster system: {frame.source} has no column 'system'; expected group")
-    rows = frame.rows.assign(is_judge=frame.rows["rater_id"].isin(judges))
     if cluster == "system":
-        rows = rows.assign(cluster=clusters_by(rows["system_id"], rows["pair_id"]))
-    frame = replace(frame, rows=rows)
+        rows = frame.rows
+        frame = replace(frame, rows=rows.assign(cluster=clusters_by(rows["system_id"], rows["pair_id"])))
     panels = [
         replace(panel, scores={name: panel.scores[name] for name in judges if name in panel.scores})
         for panel in frame.panels(resamples, seed, interval)
@@ -133,19 +129,6 @@ def measure_agreement(
         overall=overall_report(panels, judges, resamples, seed, interval),
         dimensions=tuple(dimensions),
     )
-
-
-def _check_items(frame: Frame, judges: Sequence[str]) -> None:
-    """Refuse a judge that scored none of the items that people rated: the ids of two files differ in spelling."""
-    rows = frame.rows.loc[frame.rows["score"].notna()]
-    rated = set(rows.loc[~rows["rater_id"].isin(judges), "pair_id"])
-    for judge in judges:
-        scored = rows.loc[rows["rater_id"] == judge, "pair_id"]
-        if rated and len(scored) and rated.isdisjoint(scored):
-            raise UserError(
-                f"{frame.source}: {judge} scores none of the items that people rate, but {shown(scored.iloc[0])} and "
-                f"the like where they have {shown(min(rated))}; expected the same names of items"
-            )
 
 
 def _judge(panel: Panel, judge: str, has_systems: bool) -> TableJudge:

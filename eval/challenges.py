@@ -26,8 +26,9 @@ from ..core.errors import DataError, counted
 from ..data_modules.folds import group_of
 from ..data_modules.schema import Pair, PairDataset
 from .checks.pairs import context_keys
+from .dimension_report import MISSING, status_counts
 from .evaluate import scored, shared_dimensions
-from .judges import Judge
+from .judges import OK, Judge
 from .report.base import SCHEMA_VERSION
 from .report.others import ALL_SOURCES, ChallengeReport, ChallengeScore
 from .results import signature_on
@@ -71,7 +72,8 @@ def challenge(
     signs = pd.Series({dimension: -1.0 if dimension in lower else 1.0 for dimension in judge.dimensions})
     if name == "aeq-bench":
         shared, means = shared_dimensions(judge, dataset), dataset.subset(split).mean_scores()
-        table = _scores(judge, pairs) * signs
+        scores, failed = _scores(judge, pairs)
+        table = scores * signs
         frames = {
             d.name: pd.DataFrame({"human_mean": means[d.name] * signs[d.name], "score": table[d.name]}) for d in shared
         }
@@ -85,7 +87,8 @@ def challenge(
                 f"of {counted(len(pairs), 'pair')} none can be crossed: no system answers two voices (settings) of a "
                 "group"
             )
-        scores = _scores(judge, [*pairs, *(pair for _, pair in crossed)]) * signs
+        scores, failed = _scores(judge, [*pairs, *(pair for _, pair in crossed)])
+        scores = scores * signs
         groups = np.array([group_of(pair) for _, pair in crossed])
         matched_scores, crossed_scores = (
             scores.loc[[pair_id for pair_id, _ in crossed]],
@@ -99,13 +102,19 @@ def challenge(
         }
     drawn = {"cluster": "group_id", "interval": "percentile", "resamples": resamples, "seed": seed}
     signature = signature_on(judge, dataset, split, provenance, ceiling="none", **drawn)
-    return ChallengeReport(schema_version=SCHEMA_VERSION, signature=signature, dimensions=results)
+    return ChallengeReport(
+        schema_version=SCHEMA_VERSION, signature=signature, dimensions=results, without_score=failed or None
+    )
 
 
-def _scores(judge: Judge, pairs: Sequence[Pair]) -> pd.DataFrame:
-    """Score by pair id and dimension, NaN = none."""
-    wide = scored(judge, pairs).pivot(index="pair_id", columns="dimension", values="score")
-    return wide.reindex(index=[pair.pair_id for pair in pairs], columns=list(judge.dimensions))
+def _scores(judge: Judge, pairs: Sequence[Pair]) -> tuple[pd.DataFrame, dict[str, int]]:
+    """Score by pair id and dimension, NaN = none; and status -> pairs without one."""
+    table = scored(judge, pairs)
+    wide = table.pivot(index="pair_id", columns="dimension", values="score")
+    wide = wide.reindex(index=[pair.pair_id for pair in pairs], columns=list(judge.dimensions))
+    statuses = table.loc[table["status"] != OK].drop_duplicates("pair_id").set_index("pair_id")["status"].to_dict()
+    without = wide.index[wide.isna().any(axis=1)]
+    return wide, status_counts(statuses.get(pair_id, MISSING) for pair_id in without)
 
 
 def challenge_scores(

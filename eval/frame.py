@@ -8,6 +8,7 @@ dimension, and the scores of judges on the rated items.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -57,6 +58,8 @@ published means, `SD` and `N_RATINGS` follow."""
 
 TABLE_COLUMNS = ("item", "annotator", "dimension", "score", "dataset", "group", "system")
 """Columns of a table; see `layouts` for which have to be there."""
+_SUMMARIES = {"average", "max", "mean", "median", "min", "mittelwert", "sd", "std", "sum", "total"}
+"""Names of rows that a spreadsheet has below its items, in lower case."""
 _NAMES = Names("item", "annotator", "--column", TABLE_COLUMNS[4:])
 
 
@@ -176,6 +179,28 @@ class Frame:
             if name not in present:
                 where = f"not among the annotators of {self.source} that count"
                 raise UserError(f"{option} {name!r}: {where}; expected {', '.join(map(shown, present))}")
+
+    def with_judges(self, judges: Sequence[str]) -> Frame:
+        """The frame in which these annotators are judges, and the others people.
+
+        Raises:
+            UserError: If one gave no score, nobody is left, or one scored none of the items that people rated: then the
+                ids of two files differ in spelling.
+        """
+        self.check(judges, "--judges")
+        rows = self.rows.assign(is_judge=self.rows["rater_id"].isin(judges))
+        if len(rows) and rows["is_judge"].to_numpy(bool).all():
+            raise UserError(f"--judges names every annotator of {self.source}; expected at least one person is left")
+        given = rows.loc[rows["score"].notna()]
+        rated = set(given.loc[~given["is_judge"], "pair_id"])
+        for judge in judges:
+            scored = given.loc[given["rater_id"] == judge, "pair_id"]
+            if rated and len(scored) and rated.isdisjoint(scored):
+                raise UserError(
+                    f"{self.source}: {judge} scores none of the items that people rate, but {shown(scored.iloc[0])} "
+                    f"and the like where they have {shown(min(rated))}; expected the same names of items"
+                )
+        return replace(self, rows=rows)
 
     def select(self, annotators: Sequence[str], excluded: Sequence[str]) -> Frame:
         """Only these annotators (none named = all), without those that are excluded.
@@ -341,6 +366,9 @@ def read_frame(
         }
     )
     _check_rows(frame, cells, column)
+    if summary := next((cell for cell in cells if cell.item.casefold() in _SUMMARIES), None):
+        where = f"{summary.table.place(summary.position)}: {shown(summary.item)}"
+        print(f"warning: {where} counts as an item; delete the row if it sums up the others", file=sys.stderr)
     _check_spread(frame, source)
     columns_of = COLUMNS
     if any(cell.of_mean for cell in cells):
@@ -386,12 +414,14 @@ def _check_rows(frame: pd.DataFrame, cells: Sequence[Cell], column: Callable[[in
     for name, prefix in (("group_id", "group"), ("system_id", "system")):
         values = frame[name].fillna("").to_numpy(object)
         other = values != values[starts][ids]
-        if other.any() and int(other.argmax()) < first_bad:
+        if other.any() and int(other.argmax()) <= first_bad:
             number = int(other.argmax())
             cell, first = cells[number], cells[int(starts[ids[number]])]
             theirs = column(number, prefix)
             has = plain_text(first.table.rows[first.position].get(theirs))
-            wanted = f"one {prefix} per item; item {shown(cell.item)} has {shown(has)} above"
+            wanted = (
+                f"one {prefix} per item; item {shown(cell.item)} has {shown(has)} above, and an item is one response"
+            )
             raise bad_value(cell.table.place(cell.position, theirs), cell.table.rows[cell.position].get(theirs), wanted)
     if first_bad < len(frame):
         keys = frame[["dataset", "pair_id", "dimension", "rater_id"]].fillna("").agg(tuple, axis="columns")

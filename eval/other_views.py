@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from ..core.errors import counted, names_shown
-from .rendering import NONE, dollars, filled_table, number, p_value, percent, ranged, signed
+from .rendering import NONE, counted_statuses, dollars, filled_table, number, p_value, percent, ranged, signed
 from .statistics.agreement import Statistic
 from .statistics.icc import FORMS
 from .statistics.krippendorff import DISTANCES
@@ -61,6 +61,7 @@ def plan_views(report: PlanReport) -> Iterator[Table | str]:
                  for row in report.systems]  # fmt: skip
         title = f"to tell systems apart by {report.systems[0].difference:g} points, {percent(report.power)} power"
         yield filled_table(title, head, [("", found)])
+    yield from (f"{name}: {found.text}" for name, found in (report.ranges or {}).items())
     yield report.sentence
     yield report.assumption
 
@@ -103,6 +104,8 @@ def challenge_views(found: ChallengeReport) -> Iterator[Table | str]:
         yield filled_table(name, head, [("", cells)])
     if rows:
         yield filled_table("", ("dimension", "comparisons", "matched above crossed (95 %)", "chance"), [("", rows)])
+    if failed := found.without_score:
+        yield f"{counted(sum(failed.values()), 'pair')} without a score: {counted_statuses(failed)}"
     yield found.signature
 
 

@@ -29,9 +29,10 @@ import numpy as np
 
 from ..core.errors import UserError, counted
 from .frame import Frame, Panel
+from .rater_ranges import rater_ranges
 from .rendering import percent
 from .report.base import SCHEMA_VERSION
-from .report.others import Needed, PilotFacts, PlanReport, PlanRow, Range, Variances
+from .report.others import Needed, PilotFacts, PlanReport, PlanRow, Range, RaterRanges, Variances
 from .statistics.agreement import Statistic, spearman
 from .statistics.planning import (
     Components,
@@ -64,6 +65,7 @@ class Pilot:
     # judge -> its agreement with the true scores, mean over dimensions
     agreement: Mapping[str, float] = field(default_factory=dict)
     between: float | None = None  # mean Spearman between two of the judges; None with fewer than two
+    ranges: Mapping[str, RaterRanges] = field(default_factory=dict)  # dimension -> raters who seem to use two scales
 
 
 def pilot_from(frame: Frame, dimensions: Sequence[str] = (), resamples: int = 1000, seed: int = 0) -> Pilot:
@@ -116,6 +118,7 @@ def pilot_from(frame: Frame, dimensions: Sequence[str] = (), resamples: int = 10
         {name: components(panel.table, panel.items["cluster"].tolist()) for name, panel in named.items()},
         agreement,
         _mean([_between(panel, *judges) for panel in panels for judges in combinations(panel.scores, 2)]),
+        {name: found for name, panel in named.items() if (found := rater_ranges(panel.table)) is not None},
     )
 
 
@@ -288,6 +291,7 @@ def make_plan(
         sentence=_sentence(pilot, needed, difference, power, price),
         assumption=f"This assumes that the better judge agrees with the true scores by {agreement:.2f} ({origin}), "
         f"and that {errors}.",
+        ranges=dict(pilot.ranges) or None,
     )
 
 

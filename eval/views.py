@@ -14,10 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.errors import counted
+from .judge_names import HUMAN
 from .overall import Pair, oriented
 from .rendering import (
     NONE,
     bold,
+    counted_statuses,
     dollars,
     effective_raters,
     filled_table,
@@ -97,6 +99,17 @@ def failed_questions(reports: Iterable[Report]) -> list[str]:
     """A sentence for each prompted judge with questions that failed: how many, and why."""
     failed = (report for report in reports if report.prompting and report.prompting.failed)
     return [f"{report.judge}: {sentences('prompted', report=report)[0]}" for report in failed]
+
+
+def without_scores(report: Report) -> str | None:
+    """A line on the pairs that people rated and a judge did not score; None where there are none, or the judge is a
+    rater, who need not have rated all."""
+    found = max((result.coverage for result in report.dimensions.values()), key=lambda own: own.rated - own.scored)
+    if found.rated == found.scored or report.judge.startswith(HUMAN):
+        return None
+    statuses = {**found.failed, **({"missing": found.missing} if found.missing else {})}
+    counts = f"{found.rated - found.scored:,} of {counted(found.rated, 'rated pair')}" if found.scored else "no pair"
+    return f"{report.judge}: {counts} {'have no' if found.scored else 'has a'} score: {counted_statuses(statuses)}"
 
 
 def notes(report: Report) -> list[str]:

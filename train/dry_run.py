@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..core.errors import AudioError, counted
-from ..core.processes import duration
+from ..core.processes import duration, say
 from ..data_modules.clip_measures import clip_seconds
 from ..data_modules.datamodule import PairDataModule
 from ..data_modules.sampling import ByTokens
@@ -24,6 +25,7 @@ from ..models.shapes import without_hub
 from ..models.work import GIB, RATE, TRAINING, of_the_rate
 from .memory import StepMemory, step_memory
 from .preparation import build_objective, read_data
+from .room import Way, ways_to_fit
 from .run_folder import run_folder, starting_point
 from .settings import Recipe
 
@@ -71,26 +73,37 @@ def dry_run(recipe: Recipe) -> None:
         build_objective(recipe, data)
         plan = plan_of(recipe, data)
     budget = None if recipe.data.batch_tokens == "auto" else recipe.data.batch_tokens
-    memory = step_memory(
+    counted_step = partial(
+        step_memory,
         recipe.judge,
         batch=recipe.data.batch_size if plan is None else plan.memory_pairs,
         seconds=recipe.clip_seconds or CLIP_SECONDS if plan is None else plan.longest_clips,
         mixed_precision=str(recipe.trainer["precision"]).endswith("-mixed"),
-        gradient_checkpointing=recipe.gradient_checkpointing,
         batch_tokens=budget if plan is None else None,
         audio_cached=recipe.cache.what != "none" and not recipe.judge.lora.trains_tower,
     )
+    memory = counted_step(gradient_checkpointing=recipe.gradient_checkpointing)
     held = memory.sharded(shards_of(recipe.trainer))
     gpu = recipe.gpu_gib * GIB if recipe.gpu_gib else None
     if gpu is None and torch.cuda.is_available():
         gpu = torch.cuda.get_device_properties(0).total_memory
+    ways: list[Way] | None = None
+    if gpu is not None and not held.fits(gpu):
+        ways = []
+        if recipe.method != "probe":
+            cheaper = memory if recipe.gradient_checkpointing else counted_step(gradient_checkpointing=True)
+            most = memory.tokens if plan is None else max(memory.tokens, plan.tokens_per_pair[2])
+            ways = ways_to_fit(recipe, held, cheaper, gpu, most)
     if recipe.json:
-        print(json.dumps(_facts(recipe, memory, held, plan, gpu), indent=2))
+        to_fit = None if ways is None else dict(ways)
+        print(json.dumps(_facts(recipe, memory, held, plan, gpu) | {"to_fit": to_fit}, indent=2))
     else:
         tables = [parameter_table(memory.parts, recipe.method == "probe")]
         tables += [] if plan is None else [plan_table(recipe, plan, memory)]
         for table in (*tables, memory_table(held, plan, recipe.clip_seconds or CLIP_SECONDS, gpu)):
             Console().print(table)
+        if ways is not None and gpu is not None:
+            say(_to_fit(ways, gpu), stderr=False)
     check_trainable(memory.parts, recipe.expected_trainable or {})
 
 
@@ -246,8 +259,16 @@ def memory_table(found: StepMemory, plan: Plan | None, seconds: float, gpu_bytes
     if gpu_bytes is not None:
         verdict = "fits" if found.fits(gpu_bytes) else "does not fit"
         share = f"{math.ceil(100 * found.total / gpu_bytes)} %"
-        table.add_row(f"of a GPU with {gpu_bytes / GIB:.0f} GiB: {verdict}", share)
+        table.add_row(f"of a GPU with {gpu_bytes / GIB:.3g} GiB: {verdict}", share)
     return table
+
+
+def _to_fit(ways: Sequence[Way], gpu_bytes: float) -> str:
+    """What to do about a step that does not fit."""
+    if not ways:
+        lists = f"empathy-judge recipes --gpu-gib {max(1, int(gpu_bytes / GIB))} lists those that do"
+        return f"To fit: a larger GPU, or another backbone ({lists})."
+    return f"To fit: {'; or '.join(f'{way.options} ({way.bytes / GIB:.1f} GiB)' for way in ways)}."
 
 
 def _facts(

@@ -25,6 +25,9 @@ from ..models.lora import Count, count_parameters
 from ..models.settings import JudgeSettings
 from ..models.work import CUDA_CONTEXT, of_a_clip, of_a_token, weight_bytes
 
+ROOM = 0.95
+"""Share of a GPU's memory that a step may take: the rest is lost between its parts."""
+
 
 @dataclass(frozen=True)
 class StepMemory:
@@ -39,6 +42,7 @@ class StepMemory:
     activations: int  # the most that forward and backward pass hold at once on top of these
     operations: float  # floating-point operations of the batch, see `models.work`
     gathered: int  # weights that FSDP2 has whole at once: those outside of layers, and two layers
+    quantized: int  # weights with the language model in 4 bits
 
     def sharded(self, devices: int) -> StepMemory:
         """The same where each of so many devices keeps its share of all weights, as `strategies.shard` does."""
@@ -61,7 +65,7 @@ class StepMemory:
 
     def fits(self, gpu_bytes: float) -> bool:
         """Whether a GPU of this size has room for it."""
-        return self.total <= 0.95 * gpu_bytes
+        return self.total <= ROOM * gpu_bytes
 
 
 def step_memory(
@@ -120,6 +124,7 @@ def step_memory(
         activations=_activations(judge, inputs, batch, audio_cached),
         operations=work,
         gathered=_gathered(as_trained),
+        quantized=round(weight_bytes(as_trained.backbone, as_trained.own_modules(), "nf4")),
     )
 
 

@@ -18,7 +18,7 @@ from ..core.errors import UserError, nearest, shown
 from ..core.numerals import is_plain
 from ..core.yaml_files import ODD_NUMBER, check_yaml, read_yaml
 from .ranges import check_ranges, is_not_finite, out_of_range
-from .settings import Recipe, find_recipe, nested
+from .settings import LOGS, Recipe, find_recipe, nested
 
 # Values of Trainer that this program sets itself
 _OURS: set[str | int] = {
@@ -39,6 +39,7 @@ _ELSEWHERE = {
 Config = str | Path | Sequence[str] | Mapping[str, Any]
 """A recipe: its name or file, a tree of settings, or words of a command line."""
 _WIDTH = 100  # of a comment
+_HERE = (".", "./mlruns")  # what `save_dir` of WandbLogger and of MLFlowLogger is by default (Lightning 2.6.6)
 _NOT_KEPT = ("dry_run", "json", "clip_seconds", "gpu_gib")
 
 
@@ -141,7 +142,7 @@ class RecipeParser:
             UserError: If the package of a logger or of a strategy is not installed, or too old.
         """
         try:
-            built = self.parser.instantiate(parsed)
+            built = self.parser.instantiate(_logs_in_run(parsed))
         except ValueError as error:  # of all kinds of values that jsonargparse tried, with Lightning's words for ours
             if missing := re.search(r"pip install -U '?([\w-]+)", str(error)):
                 name = missing[1]
@@ -270,6 +271,16 @@ def trainer_help() -> str:
     parser = ArgumentParser(prog="empathy-judge train", description="Arguments of lightning.Trainer.", usage="%(prog)s")
     _add_trainer(parser)
     return parser.format_help()
+
+
+def _logs_in_run(parsed: Namespace) -> Namespace:
+    """The values of a run whose loggers write below its folder, as its table does, unless a recipe names another."""
+    parsed = parsed.clone()
+    loggers = parsed.trainer.logger
+    for logger in loggers if isinstance(loggers, list) else [loggers]:
+        if parsed.run and isinstance(logger, Namespace) and logger.get("init_args.save_dir") in _HERE:
+            logger.init_args.save_dir = str(Path(parsed.run) / LOGS)
+    return parsed
 
 
 def _add_trainer(parser: ArgumentParser) -> None:

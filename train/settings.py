@@ -16,6 +16,8 @@ from ..data_modules.settings import DataSettings
 from ..models.settings import JudgeSettings
 
 CONFIGS = Path(__file__).parents[1] / "configs"
+LOGS = "logs"
+"""Folder of the loggers in the folder of a run."""
 _NEEDS = "# needs: "
 Cache = Literal["auto", "none", "audio", "layers"]
 """What is computed once: nothing, audio states, or the hidden states that enter the first layer with LoRA."""
@@ -220,8 +222,10 @@ class ShippedRecipe:
         return f"{'several ' if size[1] == 'several' else ''}{size[2] or ''}".strip()
 
     def fits(self, gpu_gib: float | None) -> bool:
-        """Whether a step has room in a GPU of this size; None = any."""
-        return gpu_gib is None or self.step_gib is None or self.step_gib <= 0.95 * gpu_gib
+        """Whether it is a judge whose step has room in a GPU of this size; None = any recipe."""
+        if gpu_gib is None:
+            return True
+        return self.backbone is not None and (self.step_gib is None or self.step_gib <= 0.95 * gpu_gib)
 
 
 def shipped_recipes() -> list[ShippedRecipe]:

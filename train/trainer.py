@@ -16,7 +16,7 @@ from ..core.errors import UserError
 from ..models import CHECKPOINTS
 from .checkpointing import AtomicCheckpoints, EarlyStopping, ModelCheckpoint, PreemptionCheckpoints
 from .module import MONITOR, CompileLayers, FillCache
-from .settings import Recipe
+from .settings import LOGS, Recipe
 from .strategies import SameCheckpoint, check_strategy, refused_by_lightning, started_by
 from .throughput import ProgressLines, Throughput
 from .told import RunFacts
@@ -71,8 +71,8 @@ def build_trainer(
         given = logger if isinstance(logger, list) else [logger]
         # whatever the recipe asks for, a table stays with the run; a new version for each start: it would delete an
         # earlier file
-        loggers = [CSVLogger(run / "logs", name="csv")]
-        loggers += [TensorBoardLogger(run, name="logs", version="tensorboard")] if given in ([None], [True]) else given
+        loggers = [CSVLogger(run / LOGS, name="csv")]
+        loggers += [TensorBoardLogger(run, name=LOGS, version="tensorboard")] if given in ([None], [True]) else given
     # A bar that redraws itself would fill the log of a batch job: there, lines are printed
     shown, terminal = arguments.pop("enable_progress_bar", None) is not False, Console(stderr=True).is_terminal
     with refused_by_lightning(TypeError, ValueError):  # as it raises for wrong options, such as too many devices

@@ -9,6 +9,8 @@ from ..statistics.bootstrap import Interval
 from .base import Count, Part, Share, Versioned
 from .dimension import CheckReport, DimensionReport, SliceReport, VoiceAndWords
 
+OVER_BUDGET = "not asked: the budget is used up"
+"""The failure of a question that a budget left no room for."""
 Cluster = Literal["group_id", "context_speaker", "response_speaker", "system_id"]
 """Units that a bootstrap can draw as a whole."""
 
@@ -90,6 +92,16 @@ class Prompting(Part):
     """Requests of the listening checks."""
     check_cost: float | None
     """Dollars for the listening checks; null where it is not known."""
+
+    @property
+    def unasked(self) -> int:
+        """Questions that the budget left no room for."""
+        return self.failures[OVER_BUDGET].count if OVER_BUDGET in self.failures else 0
+
+    @property
+    def unasked_cost(self) -> float | None:
+        """Dollars that they would take, if they cost as the answers so far did; None where that is not known."""
+        return None if self.cost is None or not self.requests else self.cost / self.requests * self.unasked
 
 
 class Report(Versioned):

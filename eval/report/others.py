@@ -337,6 +337,8 @@ class PlanReport(Versioned):
     """The cheapest of these in words."""
     assumption: str
     """What it assumes of the judges, and where this comes from."""
+    ranges: Annotated[dict[str, RaterRanges] | None, Field(exclude_if=is_none)] = None
+    """Dimension -> raters who seem to use two scales; only where some do."""
     learning: Annotated[tuple[LearningPoint, ...] | None, Field(exclude_if=is_none)] = None
     """The learning curve; only with `--learning`."""
     systems: Annotated[tuple[SystemPlan, ...] | None, Field(exclude_if=is_none)] = None
@@ -413,3 +415,5 @@ class ChallengeReport(Versioned):
     dimensions: dict[str, dict[str, ChallengeScore]] | dict[str, Statistic]
     """Dimension -> AEQ-Bench: source, and `all` -> its score; EchoMind: how often a matched response is above a crossed
     one, 0 to 1; chance is 0.5."""
+    without_score: Annotated[dict[str, Count] | None, Field(exclude_if=is_none)] = None
+    """Status -> pairs that were to be scored, crossed ones included. A question of AEQ-Bench with one is wrong."""

@@ -41,7 +41,9 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
         UserError: If weights are missing, surplus or misshapen, are not in safetensors files, an adapter lies beside
             them that nobody asked for, or the attention kernel is not installed.
     """
-    config, kernels = family.config_of(checkpoint), family.kernels(checkpoint.attention)
+    with quiet_transformers():  # of Qwen's rotation, and of tokens of parts that are not loaded
+        config = family.config_of(checkpoint)
+    kernels = family.kernels(checkpoint.attention)
     kernels = {part: KERNEL if kernel == "sdpa" else kernel for part, kernel in kernels.items()}
     options: dict[str, Any] = {"dtype": checkpoint.dtype}
     # transformers takes one kernel for all, or a mapping where parts need unlike ones
@@ -51,7 +53,7 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
 
         def without_weights() -> Any:
             model_config = config or loader.config_class.from_pretrained(checkpoint.name, revision=checkpoint.revision)
-            with torch.device("meta"):
+            with torch.device("meta"), quiet_transformers():
                 return loader._from_config(model_config, **options)
 
         # Shapes alone, to count with: nothing is read or allocated

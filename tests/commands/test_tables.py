@@ -60,7 +60,7 @@ def test_agreement_names_what_is_wrong(scores, capsys):
     scores.write_text(whole + "c12,ann,warmth,warm\n")
     assert failed(capsys, *words) == (
         f"error: {scores}, row 37 (line 38), column 'score': value 'warm'; "
-        "expected a finite number, such as 3.5; or what each word stands for: --choice 'warm=NUMBER'"
+        "expected a finite number, such as 3.5; or what each word stands for (NA = no score): --choice 'warm=NUMBER'"
     )
 
 

@@ -205,3 +205,5 @@ def test_ratings_in_columns_and_a_judge_in_a_file_of_its_own(tmp_path):
             read_frame([people, wide], {"item": their}, ["rater*", "gpt"])
     with pytest.raises(UserError, match="--choice 'good=x': expected WORD=NUMBER, such as good=4"):
         parse_choices(["good=x"])
+    assert math.isnan(parse_choices(["unsure=NA"])["unsure"])
+    assert math.isnan(as_score("k. A.", {}, True))

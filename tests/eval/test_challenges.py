@@ -279,6 +279,9 @@ def test_the_command(dataset_folder, tmp_path, capsys):
     said = output_of(capsys, "challenge", "aeq-bench", *words)
     assert "groups" in said
     assert "".join(said.split()).endswith(answer.signature)
+    (tmp_path / "scores.csv").write_text("\n".join(["pair_id,dimension,score", *rows[len(dataset.card.dimensions) :]]))
+    assert main(["challenge", "aeq-bench", *words]) == 1
+    assert "1 pair without a score: 1 x no score in scores.csv" in capsys.readouterr().out
     assert f"|data:{dataset.card.name}@" in answer.signature
     assert answer.signature.partition("|split:")[2].startswith("all|ceiling:none|boot:cluster=group_id,n=20,seed=0,")
     assert main(["challenge", "echomind", "constant", *words[1:]]) == 2

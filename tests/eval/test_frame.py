@@ -45,6 +45,16 @@ def test_scores_whose_squares_would_be_lost_are_refused(tmp_path):
     assert read_frame(path, {}).rows["score"].tolist() == [1e-300, 2, 0, 0]
 
 
+def test_a_row_that_sums_up_is_named_and_a_clip_of_two_systems_is_no_item(tmp_path, capsys):
+    path = tmp_path / "t.csv"
+    path.write_text("item,ann,ben\na,1,2\nb,2,3\nMean,1.5,2.5\n")
+    assert len(read_frame(path, {}, ["ann", "ben"]).rows) == 6
+    assert "t.csv, row 3 (line 4): 'Mean' counts as an item; delete the row" in capsys.readouterr().err
+    path.write_text(f"{HEADER},system\na,x,d,1,A\na,x,d,2,B\n")
+    with pytest.raises(DataError, match=r"row 2 \(line 3\), column 'system': value 'B'; expected one system per item"):
+        read_frame(path, {})
+
+
 def test_published_means_have_a_ceiling_and_judges_beside_them(tmp_path):
     """Wright and Masters (1982): 1 - the mean of SD^2 / n over the variance of the means."""
     means, judge = tmp_path / "means.csv", tmp_path / "judge.csv"

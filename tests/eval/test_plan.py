@@ -93,6 +93,13 @@ def test_published_means_plan_as_their_ratings_do(tmp_path):
     assert math.isnan(variances.rater)
     (plan,) = plan_systems(frame, 0.5, 0.8)
     assert plan.ratings_per_context == 5
+    judge = scores.mean(1) + rng.normal(0, 1, 300)
+    pd.DataFrame({"item": np.arange(300), "score": judge}).to_csv(tmp_path / "j.csv", index=False)
+    both = read_frame([tmp_path / "means.csv", f"j={tmp_path / 'j.csv'}"], {}).with_judges(["j"])
+    ceiling = math.sqrt(item / (item + noise / 5))
+    found = pilot_from(both, resamples=20)
+    assert found.agreement == {"j": pytest.approx(spearman(judge, scores.mean(1)) / ceiling)}
+    assert (found.effect_from, found.n_items) == ("judges", 300)
 
 
 def test_the_order_of_dimensions_is_no_matter():
@@ -174,7 +181,7 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
         ("plan --variance item=1 residual=1 --between 2", "--between 2: expected a correlation"),
         ("plan {table} --dimension mood", "--dimension 'mood': not in {table}; it has d"),
         ("plan {table}", "nothing can be planned from it: 0 items with at least two raters"),
-        ("plan {table} --judges ann", "no item has a rating by a person"),
+        ("plan {table} --judges ann", "--judges names every annotator of"),
     ],
 )
 def test_what_cannot_be_planned_is_said_in_a_line(words, message, tmp_path, capsys):

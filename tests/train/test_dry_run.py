@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,8 +14,9 @@ from empathy_judge.models import hub
 from empathy_judge.models.shapes import shapes_of, without_hub
 from empathy_judge.models.work import CUDA_CONTEXT, GIB
 from empathy_judge.train.dry_run import processes_of, shards_of
-from empathy_judge.train.memory import step_memory
+from empathy_judge.train.memory import StepMemory, step_memory
 from empathy_judge.train.recipe import RecipeParser
+from empathy_judge.train.room import ways_to_fit
 from empathy_judge.train.run import train
 from empathy_judge.train.settings import CONFIGS, shipped_recipes
 
@@ -41,7 +44,9 @@ def test_a_dry_run_with_a_length_of_clips_reads_no_data(tmp_path, capsys, monkey
     assert found["parts"]["language_model"]["trainable"] == trained
     assert sum(found["bytes"].values()) == 2 * found["bytes"]["all"]
     assert (found["pairs"], found["gpu_bytes"], found["fits"]) == (16, 24 * 2**30, True)
-    assert "does not fit" in output_of(capsys, *words, "--gpu-gib", "0.8")
+    small = output_of(capsys, *words, "--gpu-gib", "0.8")
+    assert "of a GPU with 0.8 GiB: does not fit" in small
+    assert "To fit: --data.batch_size " in small
     line = failed(capsys, *words, "--expected_trainable", "{language_model: 7}")
     assert f"language_model has {trained} trainable parameters, expected 7" in line
     assert list(tmp_path.iterdir()) == []
@@ -63,6 +68,29 @@ def test_with_fsdp2_each_gpu_of_a_machine_holds_its_share(make_judge):
     strategy = {"class_path": "empathy_judge.train.strategies.ShardedStrategy"}
     trainer = {"accelerator": "gpu", "devices": 8, "num_nodes": 2}
     assert (shards_of(trainer), shards_of({**trainer, "strategy": strategy})) == (1, 8)
+
+
+def test_a_step_that_does_not_fit_is_told_with_what_makes_it_fit(capsys):
+    words = ["train", "--config", "nano", "--dry-run", "--clip-seconds", 8, "--gpu-gib", 1, "--data.batch_size", 32]
+    found = json.loads(output_of(capsys, *words, "--json"))
+    assert found["fits"] is False
+    # on a CPU neither 4 bits nor more devices
+    smaller, cheaper = found["to_fit"]
+    assert smaller == "--data.batch_size 16 --trainer.accumulate_grad_batches 2"
+    assert cheaper == "--gradient_checkpointing true"
+    for way, size in found["to_fit"].items():
+        then = json.loads(output_of(capsys, *words, *way.split(), "--json"))
+        assert (then["fits"], then["bytes"]["all"]) == (True, pytest.approx(size, rel=0.01))
+    # of a GPU of 24 GiB and the shapes of Qwen2-Audio, on a card that holds its weights in 4 bits alone
+    recipe = RecipeParser().parse(["--config", "qwen2_audio", "--run", "r"])
+    step = StepMemory({}, 13, 442, 15 * GIB, 0, 0, 41 * GIB, 1.0, GIB, 6 * GIB)
+    cheap = replace(step, activations=3 * GIB)
+    ways = dict(ways_to_fit(RecipeParser().recipe(recipe), step, cheap, 16 * GIB, 442))
+    assert ways == {
+        "--judge.quantization nf4 --gradient_checkpointing true": 9 * GIB + CUDA_CONTEXT,
+        "--config strategy_fsdp2 --trainer.devices 2": round(11.5 * GIB) + CUDA_CONTEXT,
+    }
+    assert ways_to_fit(RecipeParser().recipe(recipe), step, cheap, 2 * GIB, 442) == []
 
 
 @pytest.mark.slow
@@ -141,7 +169,8 @@ def test_shapes_come_with_the_package_for_backbones_of_recipes():
 @pytest.mark.parametrize(
     "name", [name if size < 2_000 else pytest.param(name, marks=pytest.mark.long) for name, size in MILLIONS.items()]
 )
-def test_shapes_add_up_to_the_parameters_of_the_model_and_to_what_its_recipe_needs(name):
+def test_shapes_add_up_to_the_parameters_of_the_model_and_to_what_its_recipe_needs(name, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     parser = RecipeParser()
     recipe = parser.recipe(parser.parse(["--config", name, "--run", "r", "--trainer.accelerator", "cpu"]))
     found = step_memory(
@@ -151,6 +180,7 @@ def test_shapes_add_up_to_the_parameters_of_the_model_and_to_what_its_recipe_nee
         audio_cached=recipe.cache.what != "none" and not recipe.judge.lora.trains_tower,
     )  # fmt: skip
     assert round(sum(part.parameters for part in found.parts.values()) / 1e6) == MILLIONS[name]
+    assert [record.message for record in caplog.records if record.name.startswith("transformers")] == []
     (own,) = (own for own in shipped_recipes() if own.name == name)
     total = found.total - (CUDA_CONTEXT if own.gpu == "none" else 0)
     assert total / GIB == pytest.approx(own.step_gib, abs=0.05 if own.gpu == "none" else 0.5)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from ....core.errors import ASKED_TO_STOP, AudioError, UserError
 from ....core.processes import ProgressBar, in_daemon_thread, listen, restore
+from ...report.dataset import OVER_BUDGET
 from .budget import Budget
 from .cache import AnswerCache, CachedAnswer, cache_key
 from .prices import PRICES
@@ -41,7 +42,6 @@ _LEAST_GAP = 1e-4  # seconds between requests; a shorter gap is none
 _WIDEST_GUESS = 2.0  # seconds between requests, where there are no answers to measure the rate of
 _LOOK = 0.2  # seconds at most until whoever waits sees that the run stops
 _LONG_WAIT = 10.0  # seconds; a server that asks for more is named
-OVER_BUDGET = "not asked: the budget is used up"
 STOPPED = "not asked: stopped"
 # Refusals in the text, where a model has no field for them; only searched where no score can be read
 _REFUSAL = re.compile(

@@ -1,0 +1,81 @@
+"""What makes a training step that does not fit a GPU fit it, by the counts of `memory`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from .memory import ROOM, StepMemory
+from .settings import Recipe
+
+_DEVICES = (2, 4, 8)  # of a machine, that FSDP2 is tried with
+
+
+class Way(NamedTuple):
+    """Options of `train` that make a step fit."""
+
+    options: str
+    bytes: int  # that it then takes
+
+
+def ways_to_fit(
+    recipe: Recipe, held: StepMemory, checkpointed: StepMemory, gpu_bytes: float, most_tokens: int
+) -> list[Way]:
+    """Ways in which a step fits a GPU: one change each, or, where no single one is enough, several; and more GPUs.
+
+    Args:
+        recipe: What does not fit.
+        held: What a step takes on a device now.
+        checkpointed: The same with gradient checkpointing, on a device that holds all weights.
+        gpu_bytes: Memory of a GPU.
+        most_tokens: Of a pair.
+
+    Returns:
+        None where no such change is enough.
+    """
+    room, by_tokens = ROOM * gpu_bytes, isinstance(recipe.data.batch_tokens, int)
+    each = 2 if recipe.data.preference_share or recipe.data.counterfactual_share else 1  # a comparison is two pairs
+    accumulated = int(recipe.trainer.get("accumulate_grad_batches") or 1)
+    there, cheaper = recipe.gradient_checkpointing, "--gradient_checkpointing true"
+    shards = "ShardedStrategy" in str(recipe.trainer.get("strategy"))
+    on_gpu = recipe.trainer.get("accelerator") != "cpu"
+    # What `check_strategy` refuses beside FSDP2 is no way
+    sharded: list[tuple[list[str], StepMemory]] = []
+    if on_gpu and recipe.judge.quantization == "none" and recipe.data.batch_tokens != "auto":
+        name = [] if shards else ["--config strategy_fsdp2"]
+        found = ((devices, checkpointed.sharded(devices)) for devices in _DEVICES)
+        sharded = [([*name, f"--trainer.devices {devices}"], own) for devices, own in found]
+    small = on_gpu and not shards and recipe.judge.quantization == "none" and held.quantized < held.weights
+    nf4 = ["--judge.quantization nf4"] if small else None
+
+    def fitting(options: Sequence[str], memory: StepMemory, fewer: bool) -> Iterator[Way]:
+        rest = memory.total - memory.activations
+        pairs = min(memory.pairs, int((room - rest) * memory.pairs // max(memory.activations, 1)))
+        if pairs == memory.pairs:
+            yield Way(" ".join(options), memory.total)
+        elif fewer and pairs >= each:
+            batches = math.ceil(memory.pairs / pairs)  # of equal size, which together are the batch of now
+            pairs = math.ceil(memory.pairs / batches / each) * each
+            size = f"batch_tokens {pairs * most_tokens}" if by_tokens else f"batch_size {pairs // each}"
+            together = f"--trainer.accumulate_grad_batches {batches * accumulated}"
+            activations = math.ceil(memory.activations * pairs / memory.pairs)
+            yield Way(" ".join([*options, f"--data.{size}", together]), rest + activations)
+
+    def in_nf4(memory: StepMemory) -> StepMemory:
+        return replace(memory, weights=memory.quantized)
+
+    again = [] if there else [([cheaper], checkpointed)]
+    ways = [*fitting([], held, fewer=True)]
+    for options, memory in (*again, *([(nf4, in_nf4(held))] if nf4 else ())):
+        ways += fitting(options, memory, fewer=False)
+    if not ways:  # together
+        together = again + ([([*nf4, *([] if there else [cheaper])], in_nf4(checkpointed))] if nf4 else [])
+        for options, memory in together:
+            ways += fitting(options, memory, fewer=True)
+    for fewer in (False, True):
+        shared = [way for options, memory in sharded for way in fitting(options, memory, fewer)]
+        if shared:
+            return [*ways, shared[0]]
+    return ways
