@@ -162,7 +162,9 @@ def _dimensions(tables: Sequence[SourceTable], wanted: Sequence[str] | None) -> 
     of_each = [dimensions_of(table.columns, table.rows) for table in tables]
     shared = [name for name in of_each[0] if all(name in names for names in of_each)]
     if not shared:
-        raise UserError(f"{tables[0].path}: no column says what is a dimension; expected --dimension NAME")
+        has = names_shown(tables[0].columns)
+        found = f"{tables[0].path}: no column says what is a dimension; it has {has}"
+        raise UserError(f"{found}; expected --dimension NAME")
     return tuple(shared)
 
 

@@ -206,7 +206,7 @@ def no_group(rows: pd.DataFrame) -> pd.DataFrame:
     [
         (no_group, "no column 'group_id'.*copies it from the manifest"),
         (lambda rows: rows.drop(columns="system_id"), "no column 'system_id'.*NAME=FILE"),
-        (lambda rows: rows.drop(columns="warmth_label"), "no column says what is a dimension; expected --dimension"),
+        (lambda rows: rows.drop(columns="warmth_label"), "what is a dimension; it has .*; expected --dimension"),
         (lambda rows: rows.loc[rows["system_id"] == "v1"], "scores.csv: one system, 'v1'; expected two or more"),
         (lambda rows: pd.concat([rows, rows[:1]]), r"row 49.*'v1/0' stands twice, also in .*row 1"),
         (lambda rows: rows.assign(system_id=[None, *rows["system_id"][1:]]), "row 1 .*column 'system_id'"),
