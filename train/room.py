@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from .memory import ROOM, StepMemory
 from .settings import Recipe
+from .strategies import ShardedStrategy
 
+_SHARDED = f"{ShardedStrategy.__module__}.{ShardedStrategy.__name__}"
 _DEVICES = (2, 4, 8)  # of a machine, that FSDP2 is tried with
 
 
@@ -39,12 +41,15 @@ def ways_to_fit(
     each = 2 if recipe.data.preference_share or recipe.data.counterfactual_share else 1  # a comparison is two pairs
     accumulated = int(recipe.trainer.get("accumulate_grad_batches") or 1)
     there, cheaper = recipe.gradient_checkpointing, "--gradient_checkpointing true"
-    shards = "ShardedStrategy" in str(recipe.trainer.get("strategy"))
+    strategy = recipe.trainer.get("strategy")
+    shards = "ShardedStrategy" in str(strategy)
+    # An option --trainer.strategy NAME counts before what a file says, wherever it stands
+    named = [f"--trainer.strategy {_SHARDED}"] if isinstance(strategy, str) and strategy != "auto" else []
     on_gpu = recipe.trainer.get("accelerator") != "cpu"
     # What `check_strategy` refuses beside FSDP2 is no way
     sharded: list[tuple[list[str], StepMemory]] = []
     if on_gpu and recipe.judge.quantization == "none" and recipe.data.batch_tokens != "auto":
-        name = [] if shards else ["--config strategy_fsdp2"]
+        name = [] if shards else ["--config strategy_fsdp2", *named]
         found = ((devices, checkpointed.sharded(devices)) for devices in _DEVICES)
         sharded = [([*name, f"--trainer.devices {devices}"], own) for devices, own in found]
     small = on_gpu and not shards and recipe.judge.quantization == "none" and held.quantized < held.weights
@@ -56,9 +61,14 @@ def ways_to_fit(
         if pairs == memory.pairs:
             yield Way(" ".join(options), memory.total)
         elif fewer and pairs >= each:
-            batches = math.ceil(memory.pairs / pairs)  # of equal size, which together are the batch of now
-            pairs = math.ceil(memory.pairs / batches / each) * each
-            size = f"batch_tokens {pairs * most_tokens}" if by_tokens else f"batch_size {pairs // each}"
+            # Batches of equal size, which together are the batch of now. `data.batch_size` counts comparisons once
+            now, most = (
+                (memory.pairs, pairs) if by_tokens else (min(recipe.data.batch_size, memory.pairs), pairs // each)
+            )
+            batches = math.ceil(now / most)
+            least = math.ceil(now / batches)
+            pairs = least if by_tokens else least * each
+            size = f"batch_tokens {pairs * most_tokens}" if by_tokens else f"batch_size {least}"
             together = f"--trainer.accumulate_grad_batches {batches * accumulated}"
             activations = math.ceil(memory.activations * pairs / memory.pairs)
             yield Way(" ".join([*options, f"--data.{size}", together]), rest + activations)

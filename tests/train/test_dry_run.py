@@ -14,7 +14,7 @@ from empathy_judge.models import hub
 from empathy_judge.models.shapes import shapes_of, without_hub
 from empathy_judge.models.work import CUDA_CONTEXT, GIB
 from empathy_judge.train.dry_run import processes_of, shards_of
-from empathy_judge.train.memory import StepMemory, step_memory
+from empathy_judge.train.memory import ROOM, StepMemory, step_memory
 from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.room import ways_to_fit
 from empathy_judge.train.run import train
@@ -91,6 +91,13 @@ def test_a_step_that_does_not_fit_is_told_with_what_makes_it_fit(capsys):
         "--config strategy_fsdp2 --trainer.devices 2": round(11.5 * GIB) + CUDA_CONTEXT,
     }
     assert ways_to_fit(RecipeParser().recipe(recipe), step, cheap, 2 * GIB, 442) == []
+    # 16 comparisons, of which a GPU holds 5: four batches of 4 and not three of 6
+    recipe.data.preference_share, recipe.data.batch_size, recipe.data.batch_tokens = 1, 16, None
+    recipe.trainer.strategy = "ddp"
+    step = StepMemory({}, 32, 442, GIB, 0, 0, 32 * GIB, 1.0, GIB, GIB)
+    smaller, sharded = ways_to_fit(RecipeParser().recipe(recipe), step, step, (12.9 * GIB + CUDA_CONTEXT) / ROOM, 442)
+    assert smaller == ("--data.batch_size 4 --trainer.accumulate_grad_batches 4", 9 * GIB + CUDA_CONTEXT)
+    assert "--trainer.strategy empathy_judge.train.strategies.ShardedStrategy " in sharded.options
 
 
 @pytest.mark.slow
