@@ -104,8 +104,12 @@ def failed_questions(reports: Iterable[Report]) -> list[str]:
 def without_scores(report: Report) -> str | None:
     """A line on the pairs that people rated and a judge did not score; None where there are none, or the judge is a
     rater, who need not have rated all."""
+    if report.judge.startswith(HUMAN):
+        return None
     found = max((result.coverage for result in report.dimensions.values()), key=lambda own: own.rated - own.scored)
-    if found.rated == found.scored or report.judge.startswith(HUMAN):
+    if not any(result.coverage.rated for result in report.dimensions.values()):
+        return f"{report.judge}: no pair is rated"
+    if found.rated == found.scored:
         return None
     statuses = {**found.failed, **({"missing": found.missing} if found.missing else {})}
     counts = f"{found.rated - found.scored:,} of {counted(found.rated, 'rated pair')}" if found.scored else "no pair"

@@ -68,8 +68,13 @@ class Validation:
         self._strengths = np.reshape(strengths, (len(preferences), len(self._dimensions)))
         self._parts: list[tuple[Tensor, Tensor]] = []
 
+    @property
+    def scores(self) -> np.ndarray:
+        """Those of the last validation `(items, dimensions)`, float64; NaN = not scored."""
+        return next(reversed(self.history.values()))[..., 0]
+
     def clear(self) -> None:
-        """Forget the scores of the last validation."""
+        """Forget what was collected."""
         self._parts.clear()
 
     def add(self, indices: Tensor, prediction: Prediction) -> None:

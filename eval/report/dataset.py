@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from ..statistics.agreement import Statistic
@@ -100,8 +101,13 @@ class Prompting(Part):
 
     @property
     def unasked_cost(self) -> float | None:
-        """Dollars that they would take, if they cost as the answers so far did; None where that is not known."""
-        return None if self.cost is None or not self.requests else self.cost / self.requests * self.unasked
+        """Dollars that they would take, if they cost as the answers so far did, rounded up to two digits; None where
+        that is not known."""
+        if not (self.cost and self.requests and self.unasked):
+            return None
+        cost = self.cost / self.requests * self.unasked
+        unit = 10.0 ** (math.floor(math.log10(cost)) - 1)
+        return math.ceil(cost / unit * (1 - 1e-12)) * unit
 
 
 class Report(Versioned):

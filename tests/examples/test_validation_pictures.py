@@ -32,7 +32,7 @@ def test_the_worst_items_by_the_length_of_their_scale(dataset_folder):
     validation.targets[7] = np.nan  # not rated
     predicted[7] = 5
     validation.add(torch.arange(9), Prediction(predicted))
-    validation.agreement()
+    validation.agreement(3)
     assert EXAMPLE.worst_items(validation, DIMENSIONS, count=2) == [(4, 0), (1, 1)]
     assert len(EXAMPLE.worst_items(validation, DIMENSIONS, count=20)) == 8  # without the one that nobody rated
 
