@@ -35,7 +35,7 @@ def ways_to_fit(
         most_tokens: Of a pair.
 
     Returns:
-        None where no such change is enough.
+        Nothing where no such change is enough.
     """
     room, by_tokens = ROOM * gpu_bytes, isinstance(recipe.data.batch_tokens, int)
     each = 2 if recipe.data.preference_share or recipe.data.counterfactual_share else 1  # a comparison is two pairs
