@@ -161,7 +161,7 @@ class JudgeModule(L.LightningModule):
     def keep_start(self) -> None:
         """The last validation was that of a probe, from which training begins."""
         self._from_probe = True
-        self._agreed()
+        self.added = self.validation.added(self._groups)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Keep the scores."""
