@@ -45,7 +45,8 @@ def test_score_of_a_manifest_with_a_bad_clip_is_a_failed_check(judge_folder, cli
     assert [row["status"] == "ok" for row in rows] == [True, False]
     (clips / "text.wav").write_bytes((clips / "r0.wav").read_bytes())
     rows = list(csv.DictReader(output_of(capsys, *words).splitlines()))
-    assert rows[0]["empathy"] == rows[1]["empathy"]
+    first, second = (float(row["empathy"]) for row in rows)
+    assert first == pytest.approx(second, abs=1e-5)  # the sixth digit is rounding, which each CPU does in its own way
 
 
 @pytest.mark.usefixtures("worker_in_process")
