@@ -126,6 +126,7 @@ def compare_with_naive(
     rater, collate = NaiveRater(checkpoint, None, judge.device), NaiveCollate(checkpoint)
     rater.begin_with(judge.trainable())
     rater.eval()
+    judge.merge()  # as `Scorer` does
     pairs = [pair for pair, _ in items]
     warm_scorer = Predictor(judge)
     waits: dict[str, list[float]] = {"naive loop": [], "a call for each pair": []}

@@ -179,12 +179,15 @@ def ways_of(batch: int) -> dict[str, dict[str, Mapping[str, object] | None]]:
     groups = {"data.batches": "groups"}  # the responses to a context, which is read once then
     tokens = {"data.batch_tokens": batch * TOKENS_OF_A_PAIR}
     audio, layers = {"cache.what": "audio"}, {"cache.what": "layers"}
+    half = {"judge.depth": 0.5}  # another model than that of the naive way
     return {
         "training": {
             NAIVE: None,
             "ours, cold": {},
             "ours, cold, contexts together": groups,
             "ours, audio cached, contexts together": groups | audio,
+            "ours, cold, contexts together, half the layers": groups | half,
+            "ours, audio cached, contexts together, half the layers": groups | audio | half,
             "ours, cold, like lengths together": tokens,
             "ours, audio cached": audio,
             "ours, audio cached, like lengths together": tokens | audio,
