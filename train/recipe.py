@@ -74,6 +74,8 @@ class RecipeParser:
         for action in self.parser._actions:
             if action.dest in _NOT_KEPT:  # no keys of recipes: spelled as options of other commands are
                 action.option_strings = [f"--{action.dest.replace('_', '-')}"]
+        self.named = frozenset[str]()
+        """Settings that the words of the last `parse` give one by one: they count before any file."""
         defaults = self.parser.get_defaults()
         self._names = [name for name in defaults.keys() if name != "config"]  # noqa: SIM118 a namespace of namespaces
 
@@ -89,6 +91,7 @@ class RecipeParser:
             UserError: In one line, if a file or a setting does not exist or a value is not one of its kind.
         """
         values = values or {}
+        self.named = frozenset(values)
         if isinstance(config, str | Path):
             config = ["--config", str(config)]
         try:
@@ -203,6 +206,7 @@ class RecipeParser:
             elif word.startswith("--") and word not in ("--help", "--print_config"):
                 key = name[2:].replace("-", "_")
                 self._check_name(key, name)
+                self.named |= {key}
                 given = value if equals else next(iter(waiting), "")
                 if key in _ELSEWHERE and not given.startswith("{") and not Path(given).is_file():  # a group, no tree
                     raise UserError(f"{name} {given}: expected --{_ELSEWHERE[key]} {given}".rstrip())

@@ -103,7 +103,7 @@ def train(
     if recipe.dry_run:
         from .dry_run import dry_run
 
-        dry_run(recipe)
+        dry_run(recipe, parser.named)
         return None
     check_accelerator(recipe)
     folder = run_folder(recipe)
