@@ -77,7 +77,7 @@ def dry_run(recipe: Recipe, named: Collection[str] = ()) -> None:
     counted_step = partial(
         step_memory,
         recipe.judge,
-        batch=recipe.data.batch_size if plan is None else plan.memory_pairs,
+        batch=recipe.data.pairs_in(recipe.data.batch_size) if plan is None else plan.memory_pairs,
         seconds=recipe.clip_seconds or CLIP_SECONDS if plan is None else plan.longest_clips,
         mixed_precision=str(recipe.trainer["precision"]).endswith("-mixed"),
         batch_tokens=budget if plan is None else None,
@@ -151,7 +151,7 @@ def plan_of(recipe: Recipe, data: PairDataModule) -> Plan:
     half = sum(min(seconds[clip], judge.backbone.max_seconds) for clip in most_tokens.clips) / 2
     ratings = data.dataset.subset(data.train_splits).ratings
     budget = data.settings.batch_tokens
-    by_size = int((rows[batches[0]]).sum()) if not isinstance(planned, ByTokens) else 0
+    by_size = max(int(rows[batch].sum()) for batch in batches) if not isinstance(planned, ByTokens) else 0
     return Plan(
         training_pairs=len(rated),
         comparisons=len(sides),

@@ -48,7 +48,6 @@ def ways_to_fit(
         Nothing where no such change is enough.
     """
     room, by_tokens = ROOM * gpu_bytes, isinstance(recipe.data.batch_tokens, int)
-    each = 2 if recipe.data.preference_share or recipe.data.counterfactual_share else 1  # a comparison is two pairs
     accumulated = int(recipe.trainer.get("accumulate_grad_batches") or 1)
     there, cheaper = recipe.gradient_checkpointing, "--gradient_checkpointing true"
     strategy = recipe.trainer.get("strategy")
@@ -73,14 +72,15 @@ def ways_to_fit(
         pairs = min(memory.pairs, int((room - rest) * memory.pairs // max(memory.activations, 1)))
         if pairs == memory.pairs:
             yield Way(" ".join(options), memory.total)
-        elif fewer and pairs >= each:
+        elif fewer and pairs >= recipe.data.pairs_in(1):
             # Batches of equal size, which together are the batch of now. `data.batch_size` counts comparisons once
-            now, most = (
-                (memory.pairs, pairs) if by_tokens else (min(recipe.data.batch_size, memory.pairs), pairs // each)
-            )
+            now, most = memory.pairs, pairs
+            if not by_tokens:
+                now = min(recipe.data.batch_size, memory.pairs)
+                most = max(items for items in range(1, pairs + 1) if recipe.data.pairs_in(items) <= pairs)
             batches = math.ceil(now / most)
             least = math.ceil(now / batches)
-            pairs = least if by_tokens else least * each
+            pairs = least if by_tokens else recipe.data.pairs_in(least)
             size = f"batch_tokens {pairs * most_tokens}" if by_tokens else f"batch_size {least}"
             together = f"--trainer.accumulate_grad_batches {batches * accumulated}"
             activations = math.ceil(memory.activations * pairs / memory.pairs)

@@ -100,6 +100,15 @@ def test_a_step_that_does_not_fit_is_told_with_what_makes_it_fit(capsys):
     assert smaller == ("--data.batch_size 4 --trainer.accumulate_grad_batches 4", 9 * GIB + CUDA_CONTEXT)
 
 
+@pytest.mark.parametrize(("share", "pairs"), [("preference", 32), ("counterfactual", 20)])
+def test_without_data_a_comparison_counts_as_two_pairs_too(share, pairs, capsys):
+    words = ["--config", "nano", "--dry-run", "--clip-seconds", "2", "--data.path", "nowhere"]
+    share = f"--data.{share}_share={1 if share == 'preference' else 0.25}"
+    alone = json.loads(output_of(capsys, "train", *words, "--data.batch_size", str(pairs), "--json"))
+    found = json.loads(output_of(capsys, "train", *words, "--data.batch_size", "16", share, "--json"))
+    assert (found["pairs"], found["bytes"]) == (pairs, alone["bytes"])
+
+
 OF_FSDP2 = ["--trainer.strategy", "empathy_judge.train.strategies.ShardedStrategy"]
 WITHOUT = ["--gradient_checkpointing", "false"]
 
