@@ -244,6 +244,7 @@ def check_same_settings(run: Path, text: str, names: Collection[str] = KEPT, fre
 
 
 def flat(tree: Any, group: str = "") -> dict[str, Any]:
+    """A tree of settings as one mapping of dotted names; an empty group stands for itself."""
     if not isinstance(tree, dict) or not tree:
         return {group: tree}
     return {

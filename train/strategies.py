@@ -299,6 +299,7 @@ class _WeightsAsTheyAre(DeepSpeedPrecision):
 
 _EXPECTED = "auto, ddp, or --config strategy_NAME with ddp, fsdp2 or zero2"
 PRECISIONS = (None, 32, "32", "32-true", "bf16-mixed")
+"""Values of `trainer.precision` that FSDP2 and ZeRO take."""
 
 
 @contextmanager
