@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Evaluate(Printing, Data, DryRun, Measurement, JudgeNames):
     """Measure one judge against the raters of a split.
 
-    Exit code: 0 = all rated pairs have scores, 1 = some have none. The same holds for compare; a rater as a judge need
-    not have rated all.
+    Exit code: 0 = all rated pairs have scores, 1 = some have none, or a budget was too small, for listening checks,
+    too. The same holds for compare; a rater as a judge need not have rated all.
 
     Attributes:
         json: print JSON (fields: docs/reference/reports.md)
@@ -160,13 +160,16 @@ class Challenge(Printing, Data, DryRun, Asking, JudgeNames):
             return DONE
         from ..eval.challenges import challenge as measured
         from ..eval.other_views import challenge_views
+        from ..eval.views import over_budget
 
         report = measured(
             self.name, opened.judges[0], opened.dataset, split=self.split, resamples=self.resamples, seed=self.seed,
             provenance=opened.provenances[0],
         )  # fmt: skip
         self.tell(report, challenge_views)
-        return FAILED_CHECKS if report.without_score else DONE
+        if short := over_budget(opened.judges[0].name, report.prompting):
+            print(short, file=sys.stderr)
+        return FAILED_CHECKS if report.without_score or short else DONE
 
 
 @dataclass(frozen=True)
@@ -213,10 +216,12 @@ class Stress(Printing, Data, Split, Draws, Loading):
 
 
 def _all_scored(reports: Iterable[Report]) -> int:
-    """Figures were printed and written for what has scores; the exit code and a line say that not all has."""
-    from ..eval.views import without_scores
+    """Figures were printed and written for what has scores; the exit code and a line say that not all has, or that not
+    all was asked."""
+    from ..eval.views import over_budget, without_scores
 
-    lines = [line for report in reports if (line := without_scores(report)) is not None]
+    said = [line for own in reports for line in (without_scores(own), over_budget(own.judge, own.prompting))]
+    lines = [line for line in said if line is not None]
     for line in lines:
         print(line, file=sys.stderr)
     return FAILED_CHECKS if lines else DONE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -101,3 +102,9 @@ class DataSettings:
     preference_share: float = 0.0
     counterfactual_share: float = 0.0
     counterfactual_min_score: float = 0.6
+
+    def pairs_in(self, items: int) -> int:
+        """Most pairs in a batch of so many items, of which a comparison is two; one more may be in a batch of a run
+        that trains on rated pairs and both kinds of comparisons."""
+        compared = self.preference_share + self.counterfactual_share
+        return items + min(items, math.ceil(items * compared - 1e-9))

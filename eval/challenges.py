@@ -29,7 +29,9 @@ from .checks.pairs import context_keys
 from .dimension_report import MISSING, status_counts
 from .evaluate import scored, shared_dimensions
 from .judges import OK, Judge
+from .prompted_report import Answers, prompting_report
 from .report.base import SCHEMA_VERSION
+from .report.dataset import Prompting
 from .report.others import ALL_SOURCES, ChallengeReport, ChallengeScore
 from .results import signature_on
 from .statistics.agreement import Statistic
@@ -72,7 +74,7 @@ def challenge(
     signs = pd.Series({dimension: -1.0 if dimension in lower else 1.0 for dimension in judge.dimensions})
     if name == "aeq-bench":
         shared, means = shared_dimensions(judge, dataset), dataset.subset(split).mean_scores()
-        scores, failed = _scores(judge, pairs)
+        scores, failed, prompting = _scores(judge, pairs)
         table = scores * signs
         frames = {
             d.name: pd.DataFrame({"human_mean": means[d.name] * signs[d.name], "score": table[d.name]}) for d in shared
@@ -87,7 +89,7 @@ def challenge(
                 f"of {counted(len(pairs), 'pair')} none can be crossed: no system answers two voices (settings) of a "
                 "group"
             )
-        scores, failed = _scores(judge, [*pairs, *(pair for _, pair in crossed)])
+        scores, failed, prompting = _scores(judge, [*pairs, *(pair for _, pair in crossed)])
         scores = scores * signs
         groups = np.array([group_of(pair) for _, pair in crossed])
         matched_scores, crossed_scores = (
@@ -103,18 +105,21 @@ def challenge(
     drawn = {"cluster": "group_id", "interval": "percentile", "resamples": resamples, "seed": seed}
     signature = signature_on(judge, dataset, split, provenance, ceiling="none", **drawn)
     return ChallengeReport(
-        schema_version=SCHEMA_VERSION, signature=signature, dimensions=results, without_score=failed or None
-    )
+        schema_version=SCHEMA_VERSION, signature=signature, dimensions=results, without_score=failed or None,
+        prompting=prompting,
+    )  # fmt: skip
 
 
-def _scores(judge: Judge, pairs: Sequence[Pair]) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Score by pair id and dimension, NaN = none; and status -> pairs without one."""
+def _scores(judge: Judge, pairs: Sequence[Pair]) -> tuple[pd.DataFrame, dict[str, int], Prompting | None]:
+    """Score by pair id and dimension, NaN = none; status -> pairs without one; what prompting took."""
     table = scored(judge, pairs)
     wide = table.pivot(index="pair_id", columns="dimension", values="score")
     wide = wide.reindex(index=[pair.pair_id for pair in pairs], columns=list(judge.dimensions))
     statuses = table.loc[table["status"] != OK].drop_duplicates("pair_id").set_index("pair_id")["status"].to_dict()
     without = wide.index[wide.isna().any(axis=1)]
-    return wide, status_counts(statuses.get(pair_id, MISSING) for pair_id in without)
+    answers = Answers.of(table, pairs)
+    prompting = None if answers is None else prompting_report(answers, [])
+    return wide, status_counts(statuses.get(pair_id, MISSING) for pair_id in without), prompting
 
 
 def challenge_scores(

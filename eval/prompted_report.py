@@ -160,6 +160,9 @@ def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> Prompt
     for meta in answers.metas:
         failures.update(meta.get("failures", {}))
     of_checks = [meta for table in checks for meta in table.drop_duplicates("pair_id")["meta"]]
+    failed_checks: Counter[str] = Counter()
+    for meta in of_checks:
+        failed_checks.update(meta.get("failures", {}))
     answered = _costs(answers.metas)
     cost = float(sum(answered)) if answered and None not in answered else None
     checked = _costs(of_checks)
@@ -190,6 +193,8 @@ def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> Prompt
         version_changed=len(versions) > 1,
         check_requests=sum(meta.get("requests", 0) for meta in of_checks),
         check_cost=None if None in checked else float(sum(checked)),
+        check_failures=dict(failed_checks.most_common()),
+        reserve=max((meta.get("reserve", 0.0) for meta in chain(answers.metas, of_checks)), default=0.0),
     )
 
 

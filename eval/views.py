@@ -31,7 +31,7 @@ from .rendering import (
     sentences,
     signed,
 )
-from .report.dataset import RankedJudge, Ranking, Report
+from .report.dataset import Prompting, RankedJudge, Ranking, Report
 from .report.dimension import DimensionReport
 from .report.judge import JudgeReport, SystemLevel
 from .report.others import AnnotatorPair, OverallJudge, OverallReport, TableDimension, TableJudge, TableReport
@@ -96,8 +96,8 @@ def prompted_rows(reports: Sequence[Report]) -> list[list[str]]:
 
 
 def failed_questions(reports: Iterable[Report]) -> list[str]:
-    """A sentence for each prompted judge with questions that failed: how many, and why."""
-    failed = (report for report in reports if report.prompting and report.prompting.failed)
+    """A sentence for each prompted judge with questions that failed or were not asked: how many, and why."""
+    failed = (report for report in reports if (own := report.prompting) and (own.failed or own.unasked))
     return [f"{report.judge}: {sentences('prompted', report=report)[0]}" for report in failed]
 
 
@@ -114,6 +114,13 @@ def without_scores(report: Report) -> str | None:
     statuses = {**found.failed, **({"missing": found.missing} if found.missing else {})}
     counts = f"{found.rated - found.scored:,} of {counted(found.rated, 'rated pair')}" if found.scored else "no pair"
     return f"{report.judge}: {counts} {'have no' if found.scored else 'has a'} score: {counted_statuses(statuses)}"
+
+
+def over_budget(judge: str, prompting: Prompting | None) -> str | None:
+    """A line on the questions that a budget left no room for, and what would be enough; None where all were asked."""
+    if prompting is None or not prompting.unasked:
+        return None
+    return f"{judge}: {sentences('budget', prompting=prompting)[0]}"
 
 
 def notes(report: Report) -> list[str]:

@@ -34,9 +34,10 @@ from .features import temporary_folder
 from .left_out import AllPairs, can_decide, is_ahead, print_agreement, read_scores, score_pairs, write_scores
 from .lora import refit_lora, train_lora
 from .probe import refit_probe, train_probe
-from .recipe import RecipeParser
+from .recipe import RecipeParser, name_part
 from .run_folder import ENSEMBLE, LEFT_OUT, LORA, PROBE, check_same_data, check_same_settings, run_folder
 from .settings import Recipe
+from .trainer import own_log
 
 _ELSEWHERE = (
     "run", "resume", "method", "refit", "checkpoint_steps", "gradient_checkpointing",
@@ -127,6 +128,8 @@ class _Runs:
         values = self.values.clone()
         for name, value in {**self.changes, "method": method, **more}.items():
             values[name] = value
+        part = Path(values.run).relative_to(self.folder).as_posix()
+        name_part(values, self.folder.absolute().name, "" if part == "." else part)
         return self.parser.recipe(values), self.parser.text(values)
 
 
@@ -220,10 +223,11 @@ def _tried(runs: _Runs, method: str) -> _Tried:
             if fold.name:
                 say(f"{method}: {fold.name} of {runs.recipe.folds}")
             recipe, text = runs.changed(method, run=str(folder))
-            validated = train(
-                recipe, text, runs.given, runs.watching, parts=fold.parts, least_landmarks=fold.least_landmarks,
-                one_process=True,
-            )  # fmt: skip
+            with own_log():
+                validated = train(
+                    recipe, text, runs.given, runs.watching, parts=fold.parts, least_landmarks=fold.least_landmarks,
+                    one_process=True,
+                )  # fmt: skip
             # Without folds the pairs left out are those of the validation split, which are scored already
             found = score_pairs(recipe, folder, fold.left_out) if runs.recipe.folds else validated
             write_scores(file, found, dimensions)

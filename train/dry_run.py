@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -54,10 +54,11 @@ class Plan:
     memory_pairs: int  # pairs in the largest batch
 
 
-def dry_run(recipe: Recipe) -> None:
+def dry_run(recipe: Recipe, named: Collection[str] = ()) -> None:
     """Print what would be trained, without weights and without writing anything.
 
-    With `clip_seconds` no data is read, and a step on clips of that length is counted.
+    With `clip_seconds` no data is read, and a step on clips of that length is counted. `named` are the settings that
+    the command gives one by one.
 
     Raises:
         UserError: As training would: for a run folder that is taken, unusable data, clips that are too long, or
@@ -76,7 +77,7 @@ def dry_run(recipe: Recipe) -> None:
     counted_step = partial(
         step_memory,
         recipe.judge,
-        batch=recipe.data.batch_size if plan is None else plan.memory_pairs,
+        batch=recipe.data.pairs_in(recipe.data.batch_size) if plan is None else plan.memory_pairs,
         seconds=recipe.clip_seconds or CLIP_SECONDS if plan is None else plan.longest_clips,
         mixed_precision=str(recipe.trainer["precision"]).endswith("-mixed"),
         batch_tokens=budget if plan is None else None,
@@ -93,7 +94,9 @@ def dry_run(recipe: Recipe) -> None:
         if recipe.method != "probe":
             cheaper = memory if recipe.gradient_checkpointing else counted_step(gradient_checkpointing=True)
             most = memory.tokens if plan is None else max(memory.tokens, plan.tokens_per_pair[2])
-            ways = ways_to_fit(recipe, held, cheaper, gpu, most)
+            cached = recipe.cache.what != "none"
+            uncached = counted_step(gradient_checkpointing=True, audio_cached=False) if cached else cheaper
+            ways = ways_to_fit(recipe, held, cheaper, uncached, gpu, most, named)
     if recipe.json:
         to_fit = None if ways is None else dict(ways)
         print(json.dumps(_facts(recipe, memory, held, plan, gpu) | {"to_fit": to_fit}, indent=2))
@@ -148,7 +151,7 @@ def plan_of(recipe: Recipe, data: PairDataModule) -> Plan:
     half = sum(min(seconds[clip], judge.backbone.max_seconds) for clip in most_tokens.clips) / 2
     ratings = data.dataset.subset(data.train_splits).ratings
     budget = data.settings.batch_tokens
-    by_size = int((rows[batches[0]]).sum()) if not isinstance(planned, ByTokens) else 0
+    by_size = max(int(rows[batch].sum()) for batch in batches) if not isinstance(planned, ByTokens) else 0
     return Plan(
         training_pairs=len(rated),
         comparisons=len(sides),

@@ -6,7 +6,7 @@ import math
 import re
 import textwrap
 from argparse import ArgumentError
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ _ELSEWHERE = {
 Config = str | Path | Sequence[str] | Mapping[str, Any]
 """A recipe: its name or file, a tree of settings, or words of a command line."""
 _WIDTH = 100  # of a comment
-_HERE = (".", "./mlruns")  # what `save_dir` of WandbLogger and of MLFlowLogger is by default (Lightning 2.6.6)
+_HERE = {"WandbLogger": ".", "MLFlowLogger": "./mlruns"}  # what `save_dir` is by default (Lightning 2.6.6)
 _NOT_KEPT = ("dry_run", "json", "clip_seconds", "gpu_gib")
 
 
@@ -74,6 +74,8 @@ class RecipeParser:
         for action in self.parser._actions:
             if action.dest in _NOT_KEPT:  # no keys of recipes: spelled as options of other commands are
                 action.option_strings = [f"--{action.dest.replace('_', '-')}"]
+        self.named = frozenset[str]()
+        """Settings that the words of the last `parse` give one by one: they count before any file."""
         defaults = self.parser.get_defaults()
         self._names = [name for name in defaults.keys() if name != "config"]  # noqa: SIM118 a namespace of namespaces
 
@@ -89,6 +91,7 @@ class RecipeParser:
             UserError: In one line, if a file or a setting does not exist or a value is not one of its kind.
         """
         values = values or {}
+        self.named = frozenset(values)
         if isinstance(config, str | Path):
             config = ["--config", str(config)]
         try:
@@ -203,6 +206,7 @@ class RecipeParser:
             elif word.startswith("--") and word not in ("--help", "--print_config"):
                 key = name[2:].replace("-", "_")
                 self._check_name(key, name)
+                self.named |= {key}
                 given = value if equals else next(iter(waiting), "")
                 if key in _ELSEWHERE and not given.startswith("{") and not Path(given).is_file():  # a group, no tree
                     raise UserError(f"{name} {given}: expected --{_ELSEWHERE[key]} {given}".rstrip())
@@ -273,12 +277,39 @@ def trainer_help() -> str:
     return parser.format_help()
 
 
-def _logs_in_run(parsed: Namespace) -> Namespace:
-    """The values of a run whose loggers write below its folder, as its table does, unless a recipe names another."""
-    parsed = parsed.clone()
+def name_part(parsed: Namespace, whole: str, part: str) -> None:
+    """Give the loggers of one of several runs names of its own, so that none goes on with the log of another.
+
+    Args:
+        parsed: The values of the run, which are changed.
+        whole: Name of all runs together.
+        part: Name of this one among them; empty = it is the result.
+    """
+    for kind, logger in _loggers(parsed):
+        own = logger.init_args
+        for key in ("version", "id"):  # a number or name that a recipe gives would be that of every part
+            if part and own.get(key) is not None:
+                own[key] = f"{own[key]}-{part.replace('/', '-')}"
+        if kind == "WandbLogger":
+            more = logger.get("dict_kwargs") or {}
+            group = more.get("group") or own.get("name") or whole
+            own.name = "/".join(filter(None, (own.get("name") or whole, part)))
+            logger.dict_kwargs = {**more, "group": group}
+
+
+def _loggers(parsed: Namespace) -> Iterator[tuple[str, Namespace]]:
+    """The loggers of a recipe that have settings, each with the name of its class."""
     loggers = parsed.trainer.logger
     for logger in loggers if isinstance(loggers, list) else [loggers]:
-        if parsed.run and isinstance(logger, Namespace) and logger.get("init_args.save_dir") in _HERE:
+        if isinstance(logger, Namespace) and "init_args" in logger:
+            yield logger.class_path.rpartition(".")[2], logger
+
+
+def _logs_in_run(parsed: Namespace) -> Namespace:
+    """The values of a run whose loggers write below its folder, as its table does, and not where the command is run."""
+    parsed = parsed.clone()
+    for kind, logger in _loggers(parsed):
+        if parsed.run and kind in _HERE and logger.init_args.save_dir == _HERE[kind]:
             logger.init_args.save_dir = str(Path(parsed.run) / LOGS)
     return parsed
 

@@ -22,6 +22,7 @@ from .probe import refit_probe, train_probe
 from .recipe import Config, Recipe, RecipeParser
 from .run_folder import is_global_zero, run_folder, run_lock
 from .strategies import check_accelerator, refused_by_lightning
+from .trainer import own_log
 
 if TYPE_CHECKING:
     from ..eval.report.dataset import Report
@@ -102,7 +103,7 @@ def train(
     if recipe.dry_run:
         from .dry_run import dry_run
 
-        dry_run(recipe)
+        dry_run(recipe, parser.named)
         return None
     check_accelerator(recipe)
     folder = run_folder(recipe)
@@ -110,6 +111,7 @@ def train(
         stopped_by_signals(),
         refused_by_lightning(ValueError),
         _plain_errors(recipe),
+        own_log(),
         ExitStack() as until_the_end,
     ):
         # One lock for all processes of a run, which share its folder

@@ -235,7 +235,7 @@ def check_same_settings(run: Path, text: str, names: Collection[str] = KEPT, fre
     """
     if not (run / CONFIG_FILE).is_file():
         return
-    before, now = _flat(read_yaml(run / CONFIG_FILE)), _flat(yaml.safe_load(text))
+    before, now = flat(read_yaml(run / CONFIG_FILE)), flat(yaml.safe_load(text))
     for name in (name for name in before if name in now):
         if before[name] != now[name] and _among(name, names) and not _among(name, free):
             raise UserError(
@@ -243,13 +243,14 @@ def check_same_settings(run: Path, text: str, names: Collection[str] = KEPT, fre
             )
 
 
-def _flat(tree: Any, group: str = "") -> dict[str, Any]:
+def flat(tree: Any, group: str = "") -> dict[str, Any]:
+    """A tree of settings as one mapping of dotted names; an empty group stands for itself."""
     if not isinstance(tree, dict) or not tree:
         return {group: tree}
     return {
         name: value
         for key, below in tree.items()
-        for name, value in _flat(below, f"{group}.{key}" if group else str(key)).items()
+        for name, value in flat(below, f"{group}.{key}" if group else str(key)).items()
     }
 
 

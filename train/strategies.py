@@ -298,7 +298,8 @@ class _WeightsAsTheyAre(DeepSpeedPrecision):
 
 
 _EXPECTED = "auto, ddp, or --config strategy_NAME with ddp, fsdp2 or zero2"
-_PRECISIONS = (None, 32, "32", "32-true", "bf16-mixed")
+PRECISIONS = (None, 32, "32", "32-true", "bf16-mixed")
+"""Values of `trainer.precision` that FSDP2 and ZeRO take."""
 
 
 @contextmanager
@@ -352,7 +353,7 @@ def check_strategy(recipe: Recipe) -> None:
         raise UserError(
             f"trainer.strategy {name}: writes shards where a run has one file for a checkpoint; expected {_EXPECTED}"
         )
-    if ours and precision not in _PRECISIONS:
+    if ours and precision not in PRECISIONS:
         raise UserError(f"trainer.precision {precision} with {name}; expected bf16-mixed or 32-true")
     refused: dict[str, tuple[bool, str]] = {}
     if isinstance(strategy, ZeroStrategy):
@@ -376,7 +377,7 @@ def check_strategy(recipe: Recipe) -> None:
         }
     for setting, (applies, instead) in refused.items():
         if applies:
-            raise UserError(f"{setting} does not go with {name}; expected {instead}, or --config strategy_ddp")
+            raise UserError(f"{setting} does not go with {name}; expected {instead}, or --trainer.strategy ddp")
 
 
 class SameCheckpoint(Callback):

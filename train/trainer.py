@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,23 @@ from .settings import LOGS, Recipe
 from .strategies import SameCheckpoint, check_strategy, refused_by_lightning, started_by
 from .throughput import ProgressLines, Throughput
 from .told import RunFacts
+
+
+@contextmanager
+def own_log() -> Iterator[None]:
+    """End the run of Weights & Biases that a training begins with it: WandbLogger of Lightning 2.6.6 writes into the
+    one that is under way. One that was there before goes on: whoever began it wants it so."""
+
+    def under_way() -> Any:
+        return getattr(sys.modules.get("wandb"), "run", None)
+
+    before, failed = under_way(), True
+    try:
+        yield
+        failed = False
+    finally:
+        if before is None and (run := under_way()) is not None:
+            run.finish(exit_code=int(failed))
 
 
 def selection_callbacks(recipe: Recipe, run: Path) -> list[Callback]:

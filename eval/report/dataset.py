@@ -94,18 +94,25 @@ class Prompting(Part):
     check_cost: float | None
     """Dollars for the listening checks; null where it is not known."""
 
+    check_failures: dict[str, Count]
+    """Kind of failure -> questions of the listening checks."""
+    reserve: float
+    """Dollars that must be free before the dearest question that the budget left no room for is asked; 0 = none."""
+
     @property
     def unasked(self) -> int:
-        """Questions that the budget left no room for."""
-        return self.failures[OVER_BUDGET].count if OVER_BUDGET in self.failures else 0
+        """Questions that the budget left no room for, those of listening checks included."""
+        own = self.failures[OVER_BUDGET].count if OVER_BUDGET in self.failures else 0
+        return own + self.check_failures.get(OVER_BUDGET, 0)
 
     @property
     def unasked_cost(self) -> float | None:
-        """Dollars that they would take, if they cost as the answers so far did, rounded up to two digits; None where
-        that is not known."""
-        if not (self.cost and self.requests and self.unasked):
+        """Dollars of a budget that they need, rounded up to two digits: each as the answers so far did, or with the
+        most where that is not known, and before the last one its reservation. None without an answer."""
+        each = (self.reserve if self.cost is None else self.cost / self.requests) if self.requests else 0.0
+        if not (each and self.unasked):
             return None
-        cost = self.cost / self.requests * self.unasked
+        cost = each * self.unasked + self.reserve
         unit = 10.0 ** (math.floor(math.log10(cost)) - 1)
         return math.ceil(cost / unit * (1 - 1e-12)) * unit
 

@@ -10,7 +10,7 @@ from ..statistics.agreement import KappaDistance, Statistic
 from ..statistics.bootstrap import Interval
 from ..statistics.like_for_like import LikeForLike
 from .base import Count, Part, Share, Versioned, is_none
-from .dataset import Pairwise, Ranking
+from .dataset import Pairwise, Prompting, Ranking
 from .judge import JudgeReport
 from .people import PeopleReport
 
@@ -417,3 +417,5 @@ class ChallengeReport(Versioned):
     one, 0 to 1; chance is 0.5."""
     without_score: Annotated[dict[str, Count] | None, Field(exclude_if=is_none)] = None
     """Status -> pairs that were to be scored, crossed ones included. A question of AEQ-Bench with one is wrong."""
+    prompting: Annotated[Prompting | None, Field(exclude_if=is_none)] = None
+    """Of a prompted judge."""

@@ -19,6 +19,7 @@ from empathy_judge.data_modules.sampling import (
     Kind,
     Position,
 )
+from empathy_judge.data_modules.settings import DataSettings
 
 
 def times_read(blocks: np.ndarray, batches: list[list[int]], workers: int, kept_blocks: int) -> int:
@@ -55,6 +56,12 @@ def test_every_stretch_of_an_epoch_has_the_stated_proportions(shares):
     for end in range(1, len(items) + 1):
         counts = Counter(found[:end])
         assert all(abs(counts[kind] - share * end) < 1.5 for kind, share in enumerate(shares))
+    # The pairs of a batch are as many as a dry run without data says
+    settings = DataSettings("", preference_share=shares[1], counterfactual_share=shares[2])
+    for size in (1, 3, 4, 16):
+        batches = [found[start : start + size] for start in range(0, len(found), size)]
+        most = max(sum(1 + (kind > 0) for kind in batch) for batch in batches)
+        assert 0 <= most - settings.pairs_in(size) <= (min(shares) > 0)  # of three kinds, one more
     rated = [item for item in items if item < 40]
     assert len(items) == round(40 / shares[0])
     assert len(set(rated)) >= 39  # one pass, to within an item

@@ -80,7 +80,8 @@ def test_requests_failures_cost_and_time_and_the_requests_of_listening_checks_ap
         },
         "cost": pytest.approx(0.17), "cost_per_1000_pairs": pytest.approx(1000 * 0.17 / 6), "cost_reason": None,
         "versions": {"m-1": 5, "m-2": 3}, "version_changed": True, "check_requests": 34,
-        "check_cost": pytest.approx(2 * 0.17),
+        "check_cost": pytest.approx(2 * 0.17), "check_failures": {"refused": 12, "timeout": 2, "no score": 2},
+        "reserve": 0.0,
     }  # fmt: skip
     assert report.runtime.as_json() == {"seconds_per_pair": pytest.approx(34 / 6), "measured": "requests"}
 
@@ -106,6 +107,11 @@ def test_pairs_without_answers_do_not_make_the_others_cheaper(six):
     assert prompting.unasked_cost == pytest.approx(0.06)
     assert prompting.model_copy(update={"cost": 0.0811}).unasked_cost == pytest.approx(0.061)
     assert prompting.model_copy(update={"cost": 0.0}).unasked_cost is None
+    # 3 more of a listening check; before the last one, its longest answer must be free; none is known to cost less
+    more = {"check_failures": {"not asked: the budget is used up": 3}, "reserve": 0.05}
+    assert prompting.model_copy(update=more).unasked_cost == pytest.approx(0.14)
+    assert prompting.model_copy(update=more | {"cost": None}).unasked_cost == pytest.approx(0.5)
+    assert prompting.model_copy(update=more | {"requests": 0, "cost": None}).unasked_cost is None
 
 
 def test_repeated_answers_and_a_changed_version_where_both_answered(six):

@@ -167,7 +167,8 @@ def record(outcomes: Sequence[AskedOutcome]) -> dict[str, Any]:
     Returns:
         ``questions`` in all, ``requests`` with an answer, ``kept`` (those of them from earlier runs), ``failures`` by
         kind, ``cost`` (dollars, of each answer once, whenever it was paid; None = not known of every answer),
-        ``seconds`` that requests took, ``versions`` of the model.
+        ``seconds`` that requests took, ``versions`` of the model, ``reserve`` (dollars that must be free before the
+        dearest question that the budget left no room for is asked; 0 where there is none).
     """
     answered = [(outcome, outcome.answer) for outcome in outcomes if outcome.answer is not None]
     answers = [answer for _, answer in answered]
@@ -181,6 +182,7 @@ def record(outcomes: Sequence[AskedOutcome]) -> dict[str, Any]:
         "cost": float(sum(costs)) if answers and len(costs) == len(paid) else None,
         "seconds": sum(answer.seconds for answer in answers),
         "versions": sorted({answer.reply.version for answer in answers if answer.reply.version}),
+        "reserve": max((outcome.reserve for outcome in outcomes), default=0.0),
     }
 
 

@@ -68,6 +68,7 @@ class AskedOutcome:
     failure: str = ""  # why there are none; never guessed at
     cached: bool = False  # it was paid for before
     repeated: bool = False  # its answer is also that of an earlier task of this run, and is paid once
+    reserve: float = 0.0  # dollars that must be free before it is asked, where the budget left no room for it
 
 
 def values_in(reply: Reply, form: AnswerForm) -> dict[str, float]:
@@ -221,6 +222,9 @@ class Session:
         try:
             # Clips are decoded in a thread: requests under way go on meanwhile
             question = await asyncio.to_thread(task.build)
+        except AudioError as error:
+            return AskedOutcome(failure=str(error))
+        try:
             key = cache_key(self.provider, question, task.sample)
             answer = self.answers.get(key)
             cached = answer is not None or key in self._under_way
@@ -230,8 +234,9 @@ class Session:
                 if key not in self._under_way:  # equal questions are paid once
                     self._under_way[key] = asyncio.create_task(self._asked(question, key, task.sample))
                 answer = await self._under_way[key]
-        except (AudioError, RequestError) as error:
-            return AskedOutcome(failure=error.kind if isinstance(error, RequestError) else str(error))
+        except RequestError as error:
+            reserve = self.budget.estimate(question, likely=False) if error.kind == OVER_BUDGET else 0.0
+            return AskedOutcome(failure=error.kind, reserve=reserve)
         try:
             return AskedOutcome(answer, values_in(answer.reply, question.form), cached=cached, repeated=repeated)
         except Unread as error:

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pandas as pd
+import pytest
 from empathy_judge.audio.decode import decode
 from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.data_modules.schema import DatasetCard, PairDataset
@@ -14,6 +15,7 @@ from empathy_judge.eval.inspection import inspection_facts
 
 from ...conftest import encoded, tone
 from ..conftest import EMPATHY, HOSTILE, PAIRS, pair_rows, rating_rows, write_page
+from .browser import check_page, needs_chromium
 
 RATE = 16_000
 
@@ -198,3 +200,26 @@ def test_a_page_is_replaced_with_its_clips_and_nothing_else(inspected, tmp_path)
     played = {player["src"].removeprefix("audio/") for player in players}
     assert len(played) == 20
     assert {path.name for path in (tmp_path / "page" / "audio").iterdir()} == {*played, "my-notes.txt"}
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_an_inspection_in_a_browser(inspected, tmp_path):
+    """Long names, raters to ask about, clips to look at, skipped pairs, and eight systems that are in every split."""
+    pairs = [
+        row | {"system_id": f"system-{number % 8}-{'y' * 40}", "situation": f"Somewhere {'z' * 200}"}
+        for number, row in enumerate(pair_rows())
+    ]
+    pairs[4]["response_audio"] = encoded(np.zeros(RATE, dtype=np.float32))  # silent
+    dimensions = (EMPATHY, Dimension(f"perceived_{'w' * 60}", 1, 5, 1))
+    ratings = rating_rows(dimensions)
+    ratings["seconds"] = np.where(ratings["rater_id"] == "rater-2", 1.5, 9.0)
+    ratings["rater_id"] = ratings["rater_id"].replace({"rater-1": f"annotator-{'x' * 60}@university.example.org"})
+    splits = [("train", "test", "validation")[number // 8 % 3] for number in range(PAIRS)]
+    page = inspected(pairs, ratings, dimensions=dimensions, splits=splits, name=f"tones-{'v' * 60}")
+    assert "silent" in page.text
+    assert "took less than a third" in page.text
+    index = tmp_path / "page" / "index.html"
+    durations = check_page(index, index.parent)
+    assert len(durations) == 2 * 20 * 2
+    assert min(durations) > 0.1

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from empathy_judge.cli import main
@@ -255,21 +256,83 @@ def test_stopped_twice_and_resumed_nothing_is_paid_twice(number, rated_folder, t
     assert 200 <= sum(charged.values()) <= 200 + 2 * 4
 
 
-def test_pairs_without_a_score_are_a_finding_and_a_budget_that_was_too_small_is_named(rated_folder, tmp_path, capsys):
-    def compared(score: int, *more: str) -> tuple[str, str]:
-        with serve(lambda request: Response(answer("openai", GOOD | {"vocal_empathy": score}))) as server:
-            words = command(server.url, rated_folder, tmp_path / f"{score}.sqlite", "--split", "train", *more)
-            assert main(words[3:]) == 1
-        shown = capsys.readouterr()
-        return " ".join(shown.out.split()), shown.err.splitlines()[-1]
+class Compared(NamedTuple):
+    """How `compare` ended."""
 
-    said, line = compared(9)
-    assert line.endswith(": no pair has a score: 20 x score out of range")
+    code: int
+    out: str  # each white space as one space
+    errors: list[str]
+
+
+@pytest.fixture
+def compared(rated_folder, tmp_path, capsys):
+    """Compares on the 20 pairs of the training split, with two questions about each, which cost 0.004075 dollars."""
+    score = [4]
+    with serve(lambda request: Response(answer("openai", GOOD | {"vocal_empathy": score[0]}))) as server:
+
+        def compared(*more: str) -> Compared:
+            words = command(server.url, rated_folder, tmp_path / "answers.sqlite", "--split", "train", *more)
+            code = main(words[3:])
+            shown = capsys.readouterr()
+            return Compared(code, " ".join(shown.out.split()), shown.err.splitlines())
+
+        compared.score = score
+        yield compared
+
+
+def test_pairs_without_a_score_are_a_finding(compared):
+    compared.score[:] = [9]
+    code, said, errors = compared()
+    assert (code, errors[-1].partition(": ")[2]) == (1, "no pair has a score: 20 x score out of range")
     assert "40 failed (100 %: 40 x score out of range); 20 pairs without a score." in said
-    said, line = compared(4, "--budget", "0.05")
-    assert line.endswith(": 14 of 20 rated pairs have no score: 14 x not asked: the budget is used up")
-    # 11 answers cost 0.044825 dollars
-    assert "with --budget above $0.12 asks the 29 questions that are left." in said
+
+
+_SHORT = r"The budget is used up: the same command with --budget (\S+) asks the (\d+) questions? that (?:is|are) left\."
+
+
+@pytest.mark.parametrize(
+    ("budget", "checks", "unasked", "pairs"),
+    [
+        (0.05, "none", 29, "14 of 20 rated pairs have no score: 14 x not asked: the budget is used up"),
+        (0.05, "response_only", 69, "14 of 20 rated pairs have no score: 14 x not asked: the budget is used up"),
+        (0.165, "none", 1, None),  # of the last pair one answer came
+        (0.167, "response_only", 40, None),  # the check alone
+        (0.25, "response_only", 20, None),  # half of it
+    ],
+)
+def test_a_budget_that_was_too_small_is_a_finding_and_what_is_named_is_enough(budget, checks, unasked, pairs, compared):
+    code, said, errors = compared("--budget", str(budget), "--checks", checks)
+    lines = [line.partition("/v1: ")[2] or line.partition(": ")[2] for line in errors[-2:]]
+    short = re.fullmatch(_SHORT, lines[-1])
+    assert (code, int(short[2])) == (1, unasked)
+    assert (lines[0] == pairs) == (pairs is not None)
+    assert short[0] in said
+    code, said, errors = compared("--budget", short[1], "--checks", checks)
+    assert (code, "The budget is used up" in said) == (0, False), errors[-1]
+
+
+def test_a_budget_below_the_first_question_has_no_cost_to_name(compared):
+    code, _, errors = compared("--budget", "0.0001")
+    assert code == 1
+    told = "with --budget $0.0052 above the cost that --dry-run estimates asks the 40 questions that are left."
+    assert errors[-1].endswith(told)
+    assert compared("--budget", "0.0053").out.count("asks the 39 questions") == 1
+
+
+def test_a_challenge_names_the_budget_that_was_too_small(dataset_folder, tmp_path, capsys):
+    scores = {dimension.name: 4 for dimension in PairDataset.load(dataset_folder).card.dimensions}
+    with serve(lambda request: Response(answer("openai", {"reason": "r", **scores}))) as server:
+        words = ["challenge", "aeq-bench", f"openai:m,base_url={server.url}/v1,samples=2,price=2.5:32:10"]
+        words += ["--data", str(dataset_folder), "--answers", str(tmp_path / "a.sqlite"), "--resamples", "20"]
+
+        def challenged(budget: str) -> tuple[int, str]:
+            code = main([*words, "--budget", budget])
+            return code, capsys.readouterr().err.splitlines()[-1]
+
+        code, line = challenged("0.05")
+        short = re.search(_SHORT, line)
+        assert (code, short is not None) == (1, True)
+        assert challenged(short[1])[0] == 0
 
 
 @pytest.mark.slow
