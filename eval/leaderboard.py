@@ -44,6 +44,7 @@ class Leaderboard:
         Raises:
             UserError: If the manifest cannot be read, or a file of somebody else would be replaced.
         """
+        # First, so that a manifest that cannot be read is told before charts are drawn
         play = None if clips is None else read_clips(clips)
         files = {
             PAGE_FILE: render_board(self.report, self.answers.rows, self.ratings and self.ratings.rows, play),
@@ -100,6 +101,7 @@ def leaderboard(
     boards = [
         board_of(answers, name, people, baseline, measured.get(name), raising.get(name, ())) for name in answers.scales
     ]
+    # Files by their content: two boards with one signature were made of the same scores and ratings
     marks = [f"scores:{identified(name, mark)}" for name, mark in answers.files]
     marks += [] if people is None else [f"ratings:{identified(*people.source)}"]
     judge = identified("judge", dict(answers.judge)) if answers.judge else "judge:unknown"
@@ -136,9 +138,11 @@ def _measured(folder: Path, answers: Answers) -> dict[str, Measured]:
     """
     path = folder / REPORT_FILE if folder.is_dir() else folder
     report = read_report(path, Report)
+    # Only a calibrated judge names its weights; where one side names none, the user's word is taken
     theirs = (report.provenance.get("calibration") or {}).get("weights")
     if theirs and answers.facts.weights not in (None, theirs):
         raise UserError(f"{path}: measures another judge, {report.judge}; expected the one that made the scores")
+    # Else the report would be ignored without a word
     if not set(report.dimensions) & set(answers.scales):
         raise UserError(f"{path}: measures {names_shown(report.dimensions)}; expected {names_shown(answers.scales)}")
     return {

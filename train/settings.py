@@ -208,6 +208,7 @@ class ShippedRecipe:
     @property
     def step_gib(self) -> float | None:
         """Memory of a step; None where it is that of another recipe."""
+        # Of the line `# needs:` in the recipe, the one place that says what a recipe takes
         found = re.search(r"takes (?:at most the )?([\d.]+) GiB", self.needs)
         return None if found is None else float(found[1])
 
@@ -250,6 +251,7 @@ def find_recipe(name: str, option: str = "--config") -> Path:
     path, shipped = Path(name), CONFIGS / f"{name}.yaml"
     if path.is_file():
         return path
+    # A name alone: with folders in it (`../x`) it could reach a file outside the recipes
     if path.name == name and shipped.is_file():
         return shipped
     names = sorted(path.stem for path in CONFIGS.glob("*.yaml"))

@@ -53,6 +53,7 @@ def _pair(manifest: Path, record: TableRow) -> Pair | None:
     clips = [record.values.get(name) for name in ("response_audio", "context_audio")]
     if not isinstance(clips[0], str) or not isinstance(clips[1], str | None):
         return None
+    # A page without this player is worth more than none: clips may have been moved since they were scored
     try:
         response, *context = [
             resolve_inside(manifest.parent.resolve(), clip, f"{manifest}: ") for clip in clips if clip is not None
@@ -102,10 +103,12 @@ def _chart(board: Board) -> Markup:
     known = [row.mean.value for row in rows if row.mean.value is not None]
     ends = [end for row in rows for end in (row.mean.low, row.mean.high) if end is not None]
     left, right = min([*known, *ends]), max([*known, *ends])
+    # All means are equal and no interval is known: an axis without width cannot be drawn
     margin = 0.06 * (right - left) or 0.5
     left, right = left - margin, right + margin
     with plot(4.4, 0.9 + 0.42 * len(rows)) as (figure, axes):
         axes.set_xlim(left, right)
+        # From the last to the first: the best stands at the top
         axes.set_ylim(len(rows) - 0.45, -0.55)
         for cluster in {row.cluster for row in rows if row.cluster is not None}:
             members = [place for place, row in enumerate(rows) if row.cluster == cluster]
@@ -119,6 +122,7 @@ def _chart(board: Board) -> Markup:
             if row.mean.low is not None and row.mean.high is not None:
                 axes.plot((row.mean.low, row.mean.high), (place, place), color=ACCENT, linewidth=1.8)
             axes.plot(row.mean.value, place, "o", color=ACCENT, markersize=7)
+            # A judge that is off by a constant would stretch the axis until the intervals of people cannot be read
             if board.source != "judge" and row.judge.value is not None and left <= row.judge.value <= right:
                 axes.plot(row.judge.value, place, "o", color=MUTED, markersize=6, markerfacecolor="none")
             beside = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
@@ -152,6 +156,7 @@ def _matrix(board: Board) -> Iterator[tuple[str, list[dict[str, Any] | None]]]:
 def _apart(board: Board, rows: pd.DataFrame, find: FindPair) -> Iterator[dict[str, Any]]:
     """The contexts in which the judge sets the two leading systems farthest apart, with both responses."""
     names = [row.system for row in board.systems[:2]]
+    # Of several responses of a system to one context the first is heard: a merge would make every couple of them
     first, second = (
         rows.loc[(rows["system"] == name) & rows[board.dimension].notna()].drop_duplicates("group_id") for name in names
     )
