@@ -185,8 +185,9 @@ def _weights(loaded: LoadedJudge, quantization: str | None) -> float:
     """Bytes of the weights in the form in which scoring holds them."""
     judge, export = loaded.judge, loaded.description.get("export")
     form = quantization or loaded.description["settings"]["quantization"]
-    if export:
-        form = {"int8": "int8", "int4": "nf4"}.get(export["quantization"], form)
+    if export and export["quantization"] != "none":
+        # Weights that are stored in few bits stay so, whatever is asked for
+        form = export["quantization"]
     return weight_bytes(judge.backbone, judge.own_modules(), form)
 
 
