@@ -40,7 +40,10 @@ class _Closed(BaseModel):
     @classmethod
     def _one_unknown_name(cls, values: Any) -> Any:
         """Says as much as 300,000, whose errors take seconds."""
-        if not isinstance(values, dict) or not (unknown := next((k for k in values if k not in cls.model_fields), "")):
+        if not isinstance(values, dict):
+            return values
+        unknown = next((name for name in values if name not in cls.model_fields), None)
+        if unknown is None:
             return values
         return {name: values[name] for name in (*cls.model_fields, unknown) if name in values}
 
