@@ -6,6 +6,7 @@ The texts are in ``templates/leaderboard.html.j2``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,10 @@ def render_board(
             "against": {row.system: row for row in board.against},
             "chart": _chart(board),
             "matrix": list(_matrix(board)) if len(board.systems) <= _MATRIX else [],
-            "apart": [] if find is None else list(_apart(board, rows, find)),
-            "disagreeing": [] if find is None or ratings is None else list(_disagreeing(board, rows, ratings, find)),
+            "apart": [] if find is None else list(islice(_apart(board, rows, find), EXAMPLES)),
+            "disagreeing": []
+            if find is None or ratings is None
+            else list(islice(_disagreeing(board, rows, ratings, find), EXAMPLES)),
         }
         for board in report.boards
     ]
@@ -154,7 +157,7 @@ def _matrix(board: Board) -> Iterator[tuple[str, list[dict[str, Any] | None]]]:
 
 
 def _apart(board: Board, rows: pd.DataFrame, find: FindPair) -> Iterator[dict[str, Any]]:
-    """The contexts in which the judge sets the two leading systems farthest apart, with both responses."""
+    """The contexts with both responses to play, first where the judge sets the two leading systems farthest apart."""
     names = [row.system for row in board.systems[:2]]
     # Of several responses of a system to one context the first is heard: a merge would make every couple of them
     first, second = (
@@ -162,29 +165,25 @@ def _apart(board: Board, rows: pd.DataFrame, find: FindPair) -> Iterator[dict[st
     )
     both = first.merge(second, on="group_id", suffixes=("_1", "_2"))
     lead = both[f"{board.dimension}_1"] - both[f"{board.dimension}_2"]
-    shown = 0
     for position in lead.abs().sort_values(ascending=False, kind="stable").index:
         row = both.loc[position]
         pairs = [find(row[f"pair_id_{side}"]) for side in (1, 2)]
-        if None in pairs or shown == EXAMPLES:
+        if None in pairs:
             continue
-        shown += 1
         scores = [row[f"{board.dimension}_{side}"] for side in (1, 2)]
         views = [pair_view(pair, embedded) for pair in pairs if pair is not None]
         yield {"group": row["group_id"], "lead": lead[position], "sides": list(zip(names, scores, views, strict=True))}
 
 
 def _disagreeing(board: Board, rows: pd.DataFrame, ratings: pd.DataFrame, find: FindPair) -> Iterator[dict[str, Any]]:
-    """The responses on which judge and people disagree most."""
+    """The responses to play, first those on which judge and people disagree most."""
     own = ratings.loc[ratings["dimension"] == board.dimension].groupby("pair_id")["score"].agg(["mean", "count"])
     both = rows.loc[rows[board.dimension].notna()].merge(own, left_on="pair_id", right_index=True)
     apart = (both[board.dimension] - both["mean"]).abs().sort_values(ascending=False, kind="stable")
-    shown = 0
     for position in apart.index:
         row = both.loc[position]
         pair = find(row["pair_id"])
-        if pair is None or shown == EXAMPLES:
+        if pair is None:
             continue
-        shown += 1
         yield {"system": row["system"], "judge": row[board.dimension], "people": row["mean"],
                "raters": int(row["count"]), "view": pair_view(pair, embedded)}  # fmt: skip
