@@ -95,15 +95,15 @@ class Score(Printing, Loading):
     def run(self) -> int:
         if self.gpu_gib is not None and not self.dry_run:
             raise UserError("score: --gpu-gib; expected with --dry-run")
+        root = self.audio_root
+        if root is not None and (self.manifest is None or not root.is_dir()):
+            raise UserError(f"score: --audio-root {root}; expected a folder, with --manifest FILE")
         if self.response is not None and self.manifest is None and Path(self.response).is_dir():
             from ..scoring.batch.paired_folders import manifest_of_folders
 
             contexts = None if self.context in (None, "-") else Path(self.context or "")
-            with manifest_of_folders(contexts, Path(self.response)) as (manifest, root):
-                return replace(self, context=None, response=None, manifest=str(manifest), audio_root=root).run()
-        root = self.audio_root
-        if root is not None and (self.manifest is None or not root.is_dir()):
-            raise UserError(f"score: --audio-root {root}; expected a folder, with --manifest FILE")
+            with manifest_of_folders(contexts, Path(self.response)) as (manifest, parent):
+                return replace(self, context=None, response=None, manifest=str(manifest), audio_root=parent).run()
         into_file = first_given(self, "workers", "restart", "overwrite", "checksums")
         if self.manifest is None:
             if self.context is None or self.response is None:
