@@ -133,7 +133,7 @@ def read_pairs(
     pairs_table: SourceTable, rating_tables: Sequence[SourceTable], mapping: TableMapping, find: FindClip
 ) -> Imported:
     """Reads checked pairs and ratings, or preferences. Pairs without ratings are allowed; the description lists columns
-    that are left out. Without `ratings_table` the ratings are in `pairs_table`.
+    that are left out. Without `rating_tables` the ratings are in `pairs_table`.
 
     Raises:
         DataError: If a table breaks the contract; file, row and column are named.
