@@ -297,7 +297,8 @@ def _mp3_end(data: bytes, start: int) -> int:
             size = end - max(data.rfind(b"LYRICSBEGIN", start, end), 0)
         elif data[end - 10 : end - 7] == b"3DI":
             size = _id3_size(data, end - 10) + 20
-        if not 0 < size <= end - start:
+        # A size that leaves no frame at the start is a mistake, or the words of a tag stand there by chance
+        if not 0 < size < end - start:
             return end
         end -= size
 
