@@ -121,6 +121,7 @@ class Score(Printing, Loading):
             return self._score_into_file(Path(self.manifest), Path(self.out))
         if into_file:
             raise UserError(f"score: {into_file} without --out; expected JUDGE --manifest FILE --out FILE {into_file}")
+        # Each process would print all rows
         if find_launch().world > 1 or self.engine != "local":
             raise UserError("score: in several processes; expected JUDGE --manifest FILE --out FILE")
         if self.dry_run:
@@ -259,6 +260,7 @@ class Rank(Printing, Loading):
     def run(self) -> int:
         scorer = open_scorer(self.judge, self)
         names = scorer.dimension_names(self.by)
+        # Before a clip is scored: a judge that knows no preferences is refused at once
         if self.max_error is not None:
             scorer.compared_on(names)
         context = _context(self.context)
@@ -323,6 +325,7 @@ def _ranked_table(
             if odds is not None:
                 chances = f"better {odds.better:.0%}, no difference {odds.no_difference:.0%}"
                 scores.append(f"{odds.verdict} ({chances})")
+            # The last one has nothing beside it that it could be compared with
             scores += ["" for _ in compared if odds is None]
             table.add_row(str(place), responses[item.index], *scores, remarks)
     return table

@@ -142,12 +142,14 @@ def _parsed(body: bytes, form: type[DecisionForm]) -> DecisionForm:
         return form(context=context, response=response, situation=state, questions=sent.questions)
     except ValidationError as error:
         raise Problem("invalid", _first(error)) from None
+    # Lists within lists, some thousand deep, exhaust Python's stack
     except (ValueError, RecursionError) as error:
         raise Problem("bad_request", f"the body is no JSON: {error}") from None
 
 
 def _place(*parts: str) -> str:
     """Where something stands; names are those of a stranger."""
+    # Without the quotes
     return shown(".".join(parts))[1:-1]
 
 
@@ -162,6 +164,7 @@ def _first(error: ValidationError) -> str:
     }
     if len(place) > 1 and problem["type"] == "extra_forbidden":
         expected["extra_forbidden"] = "not known; expected type, instructions and criteria"
+    # A union gives an error for each of its members, and none of them names both
     if place[:1] == ["state"]:
         place, expected = ["state"], {problem["type"]: 'expected text about the situation, or {"situation": text}'}
     reason = expected.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
