@@ -226,6 +226,7 @@ class ShippedRecipe:
         """Whether it is a judge whose step has room in a GPU of this size; None = any recipe."""
         if gpu_gib is None:
             return True
+        # The share of `train.memory.ROOM`, a module that loads torch
         return self.backbone is not None and (self.step_gib is None or self.step_gib <= 0.95 * gpu_gib)
 
 
