@@ -221,7 +221,8 @@ def delimiter_of(header: str, path: Path) -> str:
     """What separates the columns: of comma, semicolon, tab and bar what stands most often in the header outside quotes,
     and where two do so, or none, a tab in a `.tsv` and a comma elsewhere."""
     usual = "\t" if path.suffix.lower() == ".tsv" else ","
-    outside = re.sub(r'"[^"]*"', "", header)
+    # A name may go on in the next line: surveys take whole questions for names
+    outside = re.sub(r'"[^"]*("|$)', "", header)
     # Of equals `max` returns the first: the usual one
     return max((usual, ",", ";", "\t", "|"), key=outside.count)
 
