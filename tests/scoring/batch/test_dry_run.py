@@ -83,7 +83,8 @@ def test_weights_of_a_quantized_export_count_as_they_are_stored(judge_folder):
         exported = replace(loaded, description={**loaded.description, "export": {"quantization": form}})
         quantized[form] = dry_run._weights(exported, None)
         assert quantized[form] == weight_bytes(loaded.judge.backbone, loaded.judge.own_modules(), form)
-    assert quantized["nf4"] < quantized["int8"] < quantized["none"]
+    # Rows of 416 values are no whole blocks of 64: a fifth of the matrices is not in 4 bits
+    assert quantized["int8"] < quantized["nf4"] < 0.7 * quantized["none"]
 
 
 @pytest.mark.parametrize(
