@@ -99,6 +99,8 @@ class Score(Printing, Loading):
         if root is not None and (self.manifest is None or not root.is_dir()):
             raise UserError(f"score: --audio-root {root}; expected a folder, with --manifest FILE")
         if self.response is not None and self.manifest is None and Path(self.response).is_dir():
+            if self.situation is not None:
+                raise UserError("score: --situation with folders; expected --manifest FILE with a column situation")
             from ..scoring.batch.paired_folders import manifest_of_folders
 
             contexts = None if self.context in (None, "-") else Path(self.context or "")

@@ -131,8 +131,9 @@ class Recipes(Printing):
         from ..train.settings import find_recipe, shipped_recipes
 
         if self.show is not None:
-            if self.name is None or self.json:
-                raise UserError("recipes show prints one recipe as YAML; expected recipes show NAME, without --json")
+            if self.name is None or self.json or self.gpu_gib is not None:
+                expected = "expected recipes show NAME, without --json and --gpu-gib"
+                raise UserError(f"recipes show prints one recipe as YAML; {expected}")
             path = find_recipe(self.name, "recipes show")
             from ..train.recipe import RecipeParser
 

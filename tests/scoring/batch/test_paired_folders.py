@@ -66,3 +66,5 @@ def test_the_command_scores_two_folders(judge_folder, clips, tmp_path, capsys):
     assert said == [("responses/x", "x", "responses", "ok"), ("responses/y", "y", "responses", "ok")]
     assert main(["score", str(judge_folder), *map(str, folders), "--audio-root", str(clips)]) == 2
     assert "expected a folder, with --manifest FILE" in capsys.readouterr().err
+    assert main(["score", str(judge_folder), *map(str, folders), "--situation", "at the vet"]) == 2
+    assert "--situation with folders; expected --manifest FILE with a column situation" in capsys.readouterr().err
