@@ -96,11 +96,13 @@ def _replacing(out: Path) -> Iterator[None]:
             raise UserError(f"{out / 'data'}: holds data that no demo made; expected another --out")
     shutil.rmtree(done, ignore_errors=True)
     try:
+        # One by one into `moving`, then one rename: `earlier` holds all or is not there, whenever a kill comes
         moving.mkdir(parents=True)
         for path in [out / name for name in _MADE if (out / name).exists()]:
             path.rename(moving / path.name)
         moving.rename(earlier)
         yield
+        # This rename decides that the new demo stays; to delete takes longer, and may be cut off
         earlier.rename(done)
     except BaseException:
         _restore(out, moving, earlier)

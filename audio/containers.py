@@ -158,6 +158,8 @@ def without_filling(data: bytes, frames: int) -> int:
     order = ">" if data.startswith(b"RIFX") else "<"
     declared = block = 0
     for name, start, size in _chunks(data, 12, f"{order}I"):
+        # The last chunk may be cut off within its content
+        size = min(size, len(data) - start)
         if name == b"fact" and size >= 4:
             (declared,) = struct.unpack_from(f"{order}I", data, start)
         elif name == b"fmt " and size >= 20:

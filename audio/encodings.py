@@ -71,6 +71,7 @@ def _flac_samples(data: bytes) -> int:
         start += 4 + int.from_bytes(data[start + 1 : start + 4], "big")
     found = ((match.start(), _flac_frame(data, match.start())) for match in _FLAC_SYNC.finditer(data, start))
     frames = [(at, *frame) for at, frame in found if frame is not None]
+    # Numbers count from the first frame that is there
     first = frames[0][1] if frames else 0  # not 0 if the recording was cut without decoding
     total = count = 0
     # Most of these are no frames, but samples that look like a header: a sync code and a CRC of 8 bits occur by chance.
@@ -297,7 +298,8 @@ def _mp3_end(data: bytes, start: int) -> int:
             size = end - max(data.rfind(b"LYRICSBEGIN", start, end), 0)
         elif data[end - 10 : end - 7] == b"3DI":
             size = _id3_size(data, end - 10) + 20
-        if not 0 < size <= end - start:
+        # A size that leaves no frame at the start is a mistake, or the words of a tag stand there by chance
+        if not 0 < size < end - start:
             return end
         end -= size
 

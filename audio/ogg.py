@@ -52,9 +52,11 @@ def whole_ogg(data: bytes) -> bytes:
         start = _checked_start(streams[serial], headers, counts)
     changed = {}
     for stream in streams.values():
-        if stream.packets and stream.packets[0].startswith(b"fishead\0"):
+        # A stream may have pages that hold nothing
+        head = stream.packets[0] if stream.packets else b""
+        if head.startswith(b"fishead\0"):
             changed |= {page.start: b"" for page in stream.pages}
-        elif start > 0 and stream.packets[0].startswith(b"OpusHead"):
+        elif start > 0 and head.startswith(b"OpusHead"):
             changed |= {page.start: _earlier(data[page], start) for page in stream.pages}
     if changed:
         pages = sorted((page for stream in streams.values() for page in stream.pages), key=lambda page: page.start)

@@ -18,6 +18,7 @@ READ_RIGHTLY = ("WAV", "WAVEX", "RF64", "AIFF", "AU", "CAF", "FLAC", "OGG", "MP3
 look at sizes in the others: a file of half its length, or two files one after the other, would be read."""
 HEAD_BYTES = 4_096
 """Bytes at the beginning of a file that tell what it is."""
+# The first that fits counts: what several have in common stands behind them
 _NAMES = (
     (rb".{4}ftyp(?:M4A|M4B)", "M4A"),
     (rb".{4}ftyp3g", "3GP"),
@@ -76,6 +77,7 @@ def described(head: bytes) -> str | None:
         code, bits, extended = (int.from_bytes(head[start + at : start + at + 2], "little") for at in (8, 22, 32))
         if start < 0:
             return None
+        # WAVE_FORMAT_EXTENSIBLE: the codec is the first two bytes of the sub-format
         code = extended if code == 0xFFFE else code
         codec = f"{bits} bits" if code in (1, 3) else _WAV_CODECS.get(code, f"the codec 0x{code:04X}")
         return f"WAV with {codec}"

@@ -100,6 +100,7 @@ def read_import(words: Sequence[str]) -> Import:
     parser = import_parser(importers.SOURCES)
     if not words or words[0].startswith("-"):
         parser.parse_args(words)  # --help, or what is missing
+    # The source alone: which options there may be depends on it
     name = parser.parse_args(words[:1]).source
     importer = importers.load(name)
     parser = source_parser(name, importer)
@@ -163,6 +164,7 @@ class Inspect(Printing):
         self.tell(
             {**inspection.to_dict(), **facts.as_json()}, lambda _: [*inspection_tables(inspection, facts), *pages]
         )
+        # Values that this split does not keep apart may cross it: only those that it promises to are a fault
         leaks = any(inspection.crossings[kind] for kind in inspection.refused)
         return FAILED_CHECKS if inspection.problems or leaks else DONE
 

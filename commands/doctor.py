@@ -82,6 +82,7 @@ def _machine() -> Iterator[Finding]:
     from huggingface_hub import constants
 
     cache = Path(constants.HF_HUB_CACHE)
+    # The first download makes the cache: until then it will lie on the disk of a folder above
     existing = next(path for path in (cache, *cache.parents) if path.exists())
     free = shutil.disk_usage(existing).free / 1e9
     yield Finding("machine", "models of the hub", "note", f"{free:.0f} GB free at {cache}; a backbone of 7B takes 17")
@@ -126,6 +127,7 @@ def _rates(seconds: float) -> Iterator[Finding]:
         one = torch.randn(8192 if on_gpu else 1024, 8192 if on_gpu else 1024, device=device).to(dtype)
         each = seconds / len(devices) / 2
         product = 2 * len(one) ** 3 / _best_seconds(lambda own=one: own @ own, device, each)
+        # A copy reads and writes every byte
         copied = 2 * one.nbytes / _best_seconds(one.clone, device, each)
         kind = str(dtype).removeprefix("torch.")
         detail = f"products of matrices {product / 1e12:.3g} TFLOP/s ({kind}), copies {copied / 1e9:.3g} GB/s"
@@ -180,6 +182,7 @@ def _extras() -> Iterator[Finding]:
         of_extra = [need for need in needs if need.marker and need.marker.evaluate({"extra": extra})]
         versions = {need.name: _version(need.name) for need in of_extra}
         missing = [name for name, version in versions.items() if version is None]
+        # Whoever installed a version before its release meant it
         wrong = [need for need in of_extra if not need.specifier.contains(versions[need.name] or "", prereleases=True)]
         if missing:  # also where another package is too new for it: what nobody installed is no fault
             install = f"pip install 'empathy-judge[{extra}]' ({', '.join(missing)} not installed)"

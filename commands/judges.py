@@ -95,15 +95,17 @@ class Score(Printing, Loading):
     def run(self) -> int:
         if self.gpu_gib is not None and not self.dry_run:
             raise UserError("score: --gpu-gib; expected with --dry-run")
-        if self.response is not None and self.manifest is None and Path(self.response).is_dir():
-            from ..scoring.batch.paired_folders import manifest_of_folders
-
-            contexts = None if self.context in (None, "-") else Path(self.context or "")
-            with manifest_of_folders(contexts, Path(self.response)) as (manifest, root):
-                return replace(self, context=None, response=None, manifest=str(manifest), audio_root=root).run()
         root = self.audio_root
         if root is not None and (self.manifest is None or not root.is_dir()):
             raise UserError(f"score: --audio-root {root}; expected a folder, with --manifest FILE")
+        if self.response is not None and self.manifest is None and Path(self.response).is_dir():
+            if self.situation is not None:
+                raise UserError("score: --situation with folders; expected --manifest FILE with a column situation")
+            from ..scoring.batch.paired_folders import manifest_of_folders
+
+            contexts = None if self.context in (None, "-") else Path(self.context or "")
+            with manifest_of_folders(contexts, Path(self.response)) as (manifest, parent):
+                return replace(self, context=None, response=None, manifest=str(manifest), audio_root=parent).run()
         into_file = first_given(self, "workers", "restart", "overwrite", "checksums")
         if self.manifest is None:
             if self.context is None or self.response is None:
@@ -121,6 +123,7 @@ class Score(Printing, Loading):
             return self._score_into_file(Path(self.manifest), Path(self.out))
         if into_file:
             raise UserError(f"score: {into_file} without --out; expected JUDGE --manifest FILE --out FILE {into_file}")
+        # Each process would print all rows
         if find_launch().world > 1 or self.engine != "local":
             raise UserError("score: in several processes; expected JUDGE --manifest FILE --out FILE")
         if self.dry_run:
@@ -259,6 +262,7 @@ class Rank(Printing, Loading):
     def run(self) -> int:
         scorer = open_scorer(self.judge, self)
         names = scorer.dimension_names(self.by)
+        # Before a clip is scored: a judge that knows no preferences is refused at once
         if self.max_error is not None:
             scorer.compared_on(names)
         context = _context(self.context)
@@ -323,6 +327,7 @@ def _ranked_table(
             if odds is not None:
                 chances = f"better {odds.better:.0%}, no difference {odds.no_difference:.0%}"
                 scores.append(f"{odds.verdict} ({chances})")
+            # The last one has nothing beside it that it could be compared with
             scores += ["" for _ in compared if odds is None]
             table.add_row(str(place), responses[item.index], *scores, remarks)
     return table

@@ -31,6 +31,7 @@ class Printing:
         """Print what was found, as JSON or as its views: tables and text. A report is typed, the rest is plain."""
         if self.json:
             plain = found if isinstance(found, dict | list) else found.as_json()
+            # NaN is no JSON: it would be an error in the program that reads it, far from here
             print(json.dumps(plain, indent=2, allow_nan=False))
             return DONE
         for view in views(found):
@@ -77,6 +78,7 @@ def open_scorer(judge: str, how: Loading, batch_size: int | None = None) -> Scor
     """Load a judge. A wrong name of it is reported before torch is loaded."""
     from ..models.hub import require_judge
 
+    # Before the import below, which takes seconds
     require_judge(Path(judge), how.backbone)
     from ..scoring.scorer import Scorer
 

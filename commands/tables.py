@@ -139,6 +139,7 @@ class Plan(Printing, Draws, Columns):
 
         if (self.pilot is None) == (not self.variance):
             raise UserError("expected either a pilot (a table or the folder of a pair dataset) or --variance")
+        # Options of the other way would be ignored without a word
         of_pilot = ("judges", "column", "scores", "choice", "annotators", "exclude", "dimension", "systems")
         if unused := first_given(self, *(of_pilot if self.pilot is None else ["group_size"])):
             raise UserError(f"{unused} with {'--variance' if self.pilot is None else 'a pilot'}; expected one of them")
@@ -238,6 +239,7 @@ class Leaderboard(Printing):
                 where.append(f"page: {self.out / 'index.html'}")
         done = self.tell(found.report, lambda report: [*board_views(report), *where])
         failed = [] if self.fail_if_worse is None else failures(found.report, self.fail_if_worse)
+        # Standard output is a table or JSON, which programs read
         for line in failed:
             print(line, file=sys.stderr)
         return FAILED_CHECKS if failed else done

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from ..train.settings import ShippedRecipe
 
 
+_OF_WHOLE = ("quantization", "check_data", "check_split", "accept_loss")  # options of --form merged alone
+
+
 @dataclass(frozen=True)
 class Demo(Printing):
     """Sample, train, evaluate, export, score.
@@ -128,8 +131,9 @@ class Recipes(Printing):
         from ..train.settings import find_recipe, shipped_recipes
 
         if self.show is not None:
-            if self.name is None or self.json:
-                raise UserError("recipes show prints one recipe as YAML; expected recipes show NAME, without --json")
+            if self.name is None or self.json or self.gpu_gib is not None:
+                expected = "expected recipes show NAME, without --json and --gpu-gib"
+                raise UserError(f"recipes show prints one recipe as YAML; {expected}")
             path = find_recipe(self.name, "recipes show")
             from ..train.recipe import RecipeParser
 
@@ -242,8 +246,10 @@ class Export(Printing):
         from ..models.hub import check_hub_name, check_judge, push_to_hub, require_judge
 
         source, out = Path(self.checkpoint), self.out
-        if self.form == "small" and (unused := first_given(self, "quantization", "check_data", "accept_loss")):
+        if self.form == "small" and (unused := first_given(self, *_OF_WHOLE)):
             raise UserError(f"export: {unused} with --form small, which has no backbone; expected merged")
+        if self.check_data is None and (unused := first_given(self, "check_split")):
+            raise UserError(f"export: {unused}; expected with --check-data DIR")
         if self.private and self.push_to_hub is None:
             raise UserError("export: --private; expected with --push-to-hub OWNER/NAME")
         if self.push_to_hub is not None:

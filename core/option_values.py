@@ -23,6 +23,7 @@ def number_between(kind: Callable[[str], float], least: float, most: float, expe
         try:
             number = kind(text)
         except ValueError:
+            # Out of range, so that text that is no number gets the same message
             number = least - 1
         if not least <= number <= most:
             raise ArgumentTypeError(f"{text!r}: expected {expected}")

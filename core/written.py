@@ -73,6 +73,7 @@ def write_files(command: str, folder: Path, files: Mapping[str, bytes]) -> None:
     paths = {folder / name: content for name, content in files.items()}
     check_replaceable(command, paths)
     folder.mkdir(parents=True, exist_ok=True)
+    # Within the folder, so on its disk: a rename from another one would be a copy, which may be cut off
     with tempfile.TemporaryDirectory(prefix=".", dir=folder) as stage:
         for path, content in paths.items():
             try:
@@ -85,6 +86,7 @@ def write_files(command: str, folder: Path, files: Mapping[str, bytes]) -> None:
             record = {"command": command, "sha256": [hashlib.sha256(content).hexdigest(), *earlier]}
             _record_file(path).parent.mkdir(exist_ok=True)
             replace_text(_record_file(path), f"{json.dumps(record)}\n")
+        # Again, as late as possible: somebody may have changed a file since
         check_replaceable(command, paths)
         # Renaming needs no room on the disk: from here on all files are replaced.
         for path in paths:

@@ -114,6 +114,7 @@ def measure_clips(dataset: PairDataset) -> dict[str, ClipMeasures | AudioError]:
             by_clip[fingerprint] = measured
             if isinstance(measured, ClipMeasures) and content not in known:
                 known[content] = measured
+                # Whether a clip changed is a matter of the dataset; measures belong to the content alone
                 values = {name: value for name, value in asdict(measured).items() if name != "changed"}
                 line = {"sha256": content, **values, "check": _check(content, values)}
                 with suppress(OSError):
@@ -130,6 +131,7 @@ def _measure(data: bytes, name: str) -> ClipMeasures:
 
 def _check(sha256: str, values: dict[str, float]) -> int:
     """CRC-32 of a line of `MEASURED_FILE`."""
+    # A line that lost a digit is still JSON: only a checksum shows it
     return zlib.crc32(json.dumps([sha256, values]).encode())
 
 

@@ -31,6 +31,7 @@ def read_sheet(path: Path) -> tuple[tuple[str, ...], list[dict[str, Any]], list[
             if sum(part.file_size for part in archive.infolist()) > _LARGEST:
                 raise DataError(f"{path}: more than {_LARGEST >> 30} GiB unpacked; expected a smaller sheet, or CSV")
         book = load_workbook(path, read_only=True, data_only=True)
+        # Without those that hold nothing: a workbook may be made with three sheets, of which one is used
         filled = [(sheet.title, rows) for sheet in book.worksheets if (rows := _filled(sheet))]
         book.close()
     except DataError:
@@ -48,6 +49,7 @@ def read_sheet(path: Path) -> tuple[tuple[str, ...], list[dict[str, Any]], list[
         if any(value is not None for value in beyond):
             raise DataError(f"{path}, row {line} of the sheet: a value in a column without a name; expected a name")
     kept = [number for number, name in enumerate(header) if name]
+    # A row ends at its last cell: empty ones behind it are not stored
     table = [{header[n]: values[n] if n < len(values) else None for n in kept} for _, values in rows]
     return tuple(header[n] for n in kept), table, [line for line, _ in rows]
 

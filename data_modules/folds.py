@@ -44,6 +44,7 @@ def even_folds(groups: Any, folds: int, seed: int) -> PredefinedSplit:
     sizes = np.bincount(codes)
     splits = GroupKFold(folds, shuffle=True, random_state=seed).split(codes, groups=codes)
     blocks = [np.unique(codes[rows]).tolist() for _, rows in splits]  # sorted: the order of rows changes nothing
+    # Dealt in turns, groups of equal size come into the folds that GroupKFold gives them
     orders = [[code for turn in zip_longest(*blocks) for code in turn if code is not None]]
     rng = np.random.default_rng(seed)
     draws = max(1, min(_MOST_DRAWS, _MOST_DEALT // len(sizes)))

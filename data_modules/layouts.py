@@ -108,6 +108,7 @@ def column_names(table: SourceTable, given: Mapping[str, str], names: Names) -> 
     """Our name -> theirs for the columns that are there; names of `ALSO` count as ours."""
     ours = (names.item, names.annotator, "dimension", "score", *names.optional, *OF_MEANS)
     given = {our if our in ours else _ALSO.get(our, our): their for our, their in given.items()}
+    # In a survey who answers is the rater, unless another column is said to be
     respondent, raters = _QUALTRICS[0], {names.annotator, _ALSO.get(names.annotator)}
     if respondent in {*table.columns} - {*given.values()} and not raters & {*given, *table.columns}:
         given[names.annotator] = respondent
@@ -145,6 +146,7 @@ def score_columns(
         # A rater may be called `mean`
         others = {their for our, their in found.items() if our not in ("score", *OF_MEANS)}
         columns = _named_columns(table, scores, {*others, *taken} - {found.get("score", "")})
+        # One named column beside item and annotator is the long layout, whatever it is called
         if len(columns) == 1 and not absent:
             found = {**found, "score": columns[0]}
         else:
@@ -254,6 +256,7 @@ def _holds_scores(table: SourceTable, name: str) -> bool:
     """Whether a column states a number, and nothing but numbers; what looks like the name of an id does not count."""
     if re.search(r"(^|_)id$", name, re.IGNORECASE):
         return False
+    # A thousand rows tell a column of scores from others; every cell is checked when it is read
     numbers = [as_score(row.get(name), {}, table.decimal_comma) for row in table.rows[:1000]]
     is_number = [isinstance(value, int | float) and not isinstance(value, bool) for value in numbers]
     return all(is_number) and not all(math.isnan(value) for value in numbers)
@@ -280,6 +283,7 @@ def score_cells(
                     score = known[value] = as_score(value, choices, table.decimal_comma)
             else:
                 score = as_score(value, choices, table.decimal_comma)
+            # In a wide table whoever did not rate an item has an empty cell; in a long one it is a row to report
             if several and isinstance(score, float) and math.isnan(score):
                 continue
             yield Cell(
@@ -322,6 +326,7 @@ def with_numbers(cells: Sequence[Cell], scales: Mapping[str, Dimension] | None =
 
 def _of_a_scale(words: Collection[str], scale: Dimension | None) -> dict[str, float]:
     """Numbers of the words, or of all but one that must be a mistake: the message for that one then names its row."""
+    # One word may belong to several scales, in which it stands for other numbers
     if len(words) < 2:
         return {}
     if numbers := numbers_of(words, scale):

@@ -113,6 +113,7 @@ def rate(key: pd.DataFrame, seed: int) -> pd.DataFrame:
     Rater r gives `round(3 + bias_r + spread_r * (fit - 3) + noise)`, kept on the scale; bias has a deviation of 0.35
     points, spread lies between 0.8 and 1.2, noise has a deviation of 0.5 points.
     """
+    # Other streams than those of the audio (2): another panel would not change a clip
     rng = np.random.default_rng([seed, 1])
     bias = rng.normal(0, 0.35, RATERS)
     spread = rng.uniform(0.8, 1.2, RATERS)
@@ -134,11 +135,13 @@ def rate(key: pd.DataFrame, seed: int) -> pd.DataFrame:
 
 
 def _make_shard(folder: Path, seed: int, groups: range) -> list[dict[str, object]]:
+    # Processes fill the cores already: threads of each would only wait for one another
     torch.set_num_threads(1)
     return [row for group in groups for row in _make_group(folder, seed, group)]
 
 
 def _make_group(folder: Path, seed: int, group: int) -> list[dict[str, object]]:
+    # A stream for each group: neither the number of groups nor that of workers changes one
     rng = np.random.default_rng([seed, 2, group])
     setting = "context_variant" if group % 2 == 0 else "tone_variant"
     n_contexts, n_responses = _SHAPES[setting]
@@ -148,6 +151,7 @@ def _make_group(folder: Path, seed: int, group: int) -> list[dict[str, object]]:
     system = str(rng.choice(list(SYSTEMS)))
     context_tones = rng.choice(list(CONTEXT_TONES), n_contexts, replace=False).tolist()
     weights = [0.5 if tone == SYSTEMS[system] else 0.5 / (len(RESPONSE_TONES) - 1) for tone in RESPONSE_TONES]
+    # The same tone may come twice: each rendering of it varies (`_vary`)
     response_tones = rng.choice(list(RESPONSE_TONES), n_responses, p=weights).tolist()
     contexts = [(tone, _speak(folder, context_text, asker, CONTEXT_TONES[tone], rng)) for tone in context_tones]
     responses = [(tone, _speak(folder, response_text, answerer, RESPONSE_TONES[tone], rng)) for tone in response_tones]

@@ -33,6 +33,7 @@ from .ratings import A_NAME, LARGEST, OF_MEANS, SECONDS, Dimension, is_name, is_
 
 LONGEST_CELL = 1 << 24
 """Characters of a CSV cell; the default of the module csv is 131,072."""
+# For the whole process: the module csv has no limit of one reader
 csv.field_size_limit(LONGEST_CELL)
 Value = TypeVar("Value")
 
@@ -174,6 +175,7 @@ def _read_text(path: Path) -> str:
     with system_errors(path, "read"):
         data = path.read_bytes()
     try:
+        # Excel writes a byte-order mark, which would else become part of the first column's name
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         # The codec strips a byte-order mark of 3 bytes before it counts.
@@ -199,6 +201,7 @@ def csv_rows(lines: Iterable[str], path: Path, delimiter: str | None = None) -> 
     n_columns = row = end = 0
     try:
         for values in reader:
+            # A quoted value may span lines, so a row begins behind the end of the one before
             line, end = end + 1, reader.line_num
             if not values:
                 continue
@@ -218,7 +221,9 @@ def delimiter_of(header: str, path: Path) -> str:
     """What separates the columns: of comma, semicolon, tab and bar what stands most often in the header outside quotes,
     and where two do so, or none, a tab in a `.tsv` and a comma elsewhere."""
     usual = "\t" if path.suffix.lower() == ".tsv" else ","
-    outside = re.sub(r'"[^"]*"', "", header)
+    # A name may go on in the next line: surveys take whole questions for names
+    outside = re.sub(r'"[^"]*("|$)', "", header)
+    # Of equals `max` returns the first: the usual one
     return max((usual, ",", ";", "\t", "|"), key=outside.count)
 
 
@@ -233,6 +238,7 @@ def jsonl_rows(lines: Iterable[str], path: Path, first: int = 0) -> Iterator[tup
         if not text.strip():
             continue
         row += 1
+        # Counted and not parsed: a worker begins in the middle of a long manifest
         if row <= first:
             continue
         try:
@@ -251,6 +257,7 @@ def read_csv(path: Path, delimiter: str | None = None) -> SourceTable:
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
     header: list[str] = []
+    # Line ends stay as they are: within quotes they belong to the value
     text = io.StringIO(_read_text(path), newline="")
     delimiter = delimiter or delimiter_of(text.readline(), path)
     text.seek(0)
@@ -271,6 +278,7 @@ def check_header(header: Sequence[str], path: Path) -> None:
 
 
 def _read_jsonl(path: Path) -> SourceTable:
+    # `splitlines` would cut at U+2028, too, which JSON allows within a text
     numbered_rows = list(jsonl_rows(_read_text(path).split("\n"), path))
     return SourceTable.of(path, [row for _, row in numbered_rows], [line for line, _ in numbered_rows])
 
@@ -311,6 +319,7 @@ def read_parts(path: Path, table: EmbeddingTable, features: Mapping[str, Any]) -
 def _read_excel(path: Path) -> SourceTable:
     header, rows, lines = read_sheet(path)
     check_header(header, path)
+    # A number that was typed as text has the comma of its writer's country
     return SourceTable(path, header, rows, lines, decimal_comma=True)
 
 
@@ -352,6 +361,7 @@ def full_mapping(
     absent = [our for our in (*given, *required) if our not in mapping]
     if absent:
         raise missing_columns(table, {our: given.get(our) for our in absent}, option)
+    # Columns called Mean, SD, N or Seconds are common, and often say something else
     strict = {*ours} - {*mapping, SECONDS, *OF_MEANS}
     for their in table.columns:
         our = their.strip().casefold()

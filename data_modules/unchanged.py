@@ -63,6 +63,7 @@ def check_unchanged(dataset: PairDataset) -> None:
     unknown = [name for name, state in states.items() if known.get(name) != state]
     if not unknown and not changed:
         return
+    # Before the files are read: one that changes meanwhile is not taken for settled
     latest = time.time_ns() - _SETTLED_NS
     paths = [os.path.join(folder, name) for name in unknown]
     found = map_threads(_hash, paths, "Comparing audio with what was imported", len(paths))

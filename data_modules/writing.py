@@ -100,6 +100,7 @@ def write_dataset(
         preferences = check_preferences(preferences, ids, card.dimensions, root / PREFERENCES_FILE)
     root.mkdir(parents=True, exist_ok=True)
     write_pairs(rows, file)
+    # The content hash must not depend on the order of the rows in the table
     rows.sort(key=lambda row: hash_order(row["pair_id"]))
     return complete_dataset(root, card, hashed_rows(rows), ratings, preferences)
 
@@ -192,6 +193,7 @@ def _to_audio(cell: Any, root: Path, where: str, hashes: dict[str, str]) -> dict
 
 def is_missing(value: Any) -> bool:
     """Whether a cell of a table holds nothing: None, NaN, or what pandas writes for it."""
+    # `NAType` by its name: pandas is not imported here
     return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ == "NAType"
 
 
@@ -261,6 +263,7 @@ def _row_groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str,
         sizes = [sum(len(clip["bytes"] or b"") for clip in clips) for clips in (row[CONTEXT] or (), [row[RESPONSE]])]
         sizes.append(sum(len(row[name] or "") for name in TEXT_COLUMNS) // _TEXT_SHARE)
         new_sizes = [group_size + size for group_size, size in zip(group_sizes, sizes, strict=True)]
+        # Without bytes no clip is read from this file, and its groups may be large
         is_full = len(group) >= (ROW_GROUP_ROWS if any(new_sizes[:2]) else _ROWS_WITHOUT_AUDIO)
         # A row group is what is read to get at one clip; see `stored_clips`.
         if group and (is_full or max(new_sizes) > ROW_GROUP_BYTES):
@@ -297,6 +300,7 @@ def write_splits(folder: str | Path | RemotePath, splits: Sequence[str | None]) 
         start = 0
         with open_parquet(files[0], whole=True, dictionaries=False) as source, _writer(temporary) as writer:
             for number in range(source.num_row_groups):
+                # One at a time: a file with audio does not fit into memory
                 group = source.read_row_group(number, use_threads=False)
                 size, columns = len(group), dict(zip(group.column_names, group.columns, strict=True))
                 columns["split"] = pa.array(splits[start : start + size], pa.string())

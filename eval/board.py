@@ -34,6 +34,7 @@ def board_of(
     """
     scored = answers.rows.loc[answers.rows[dimension].notna()]
     mine = None if people is None else people.rows.loc[people.rows["dimension"] == dimension]
+    # People may have rated other dimensions only: this one is then the judge's
     rated = None if mine is None or mine.empty else mine
     human = pd.Series(dtype=float) if rated is None else rated.groupby("pair_id")["score"].mean()
     sums = SystemSums.of(
@@ -50,9 +51,11 @@ def board_of(
     found = alone if rated is None else system_means(sums, "both")
     scale = answers.scales[dimension] or (people and people.scales.get(dimension))
     sign = 1 if scale is None or scale.higher_is_better else -1
+    # With ratings the means are those of people, and hold however bad the judge is
     refused = _refused(measured) if rated is None else None
     three_way = answers.facts.three_way.get(dimension)
     wins, noise = _wins(scored, dimension, sums.systems, sign, three_way), _rater_noise(rated)
+    # A system without a mean stands last
     values = [-np.inf if mean.value is None else sign * mean.value for mean in found.means]
     order = sorted(range(len(values)), key=lambda k: -values[k])
     differences = _differences(found, sums.systems, order, sign, refused is not None)
@@ -78,6 +81,7 @@ def board_of(
         higher_is_better=sign > 0,
         source="judge" if rated is None else "judge and ratings",
         n_contexts=len(sums.pairs),
+        # Contexts that two systems share; the diagonal, which is all of one system, is never the least
         n_shared=int((present.T @ present).min()),
         n_ratings=0 if rated is None else int(ratings_behind(rated)[rated["pair_id"].isin(scored["pair_id"])].sum()),
         weight=None if rated is None else found.weight,
@@ -121,6 +125,7 @@ def _system(
 ) -> BoardSystem:
     found, alone, people = sources
     rows = scored.loc[scored["system"] == sums.systems[k]]
+    # (wins - losses + 1) / 2 counts a tie as half a win; the system itself is taken out
     others = np.delete((wins[k] - wins[:, k] + 1) / 2, k)
     return BoardSystem(
         system=sums.systems[k],
@@ -137,6 +142,7 @@ def _system(
 
 def _figure(found: SystemEstimate, sign: int = 1) -> Figure:
     """The estimate, or with `sign` -1 its opposite."""
+    # Turned round, the low end becomes the high one
     ends = sorted(sign * end for end in (found.low, found.high) if end is not None)
     return Figure(
         value=None if found.value is None else sign * found.value,
@@ -160,6 +166,7 @@ def _wins(
     scored: pd.DataFrame, dimension: str, names: Sequence[str], sign: int, three_way: PreferenceModel | None
 ) -> np.ndarray:
     """Share of the contexts that both answer in which the row's system is preferred to the column's; NaN = none."""
+    # `names` are those of `SystemSums`, which are sorted
     column = np.searchsorted(names, scored["system"].to_numpy(str))
     contexts, row = np.unique(scored[GROUP].to_numpy(str), return_inverse=True)
     shape = (len(contexts), len(names))
@@ -189,6 +196,7 @@ def _rater_noise(rated: pd.DataFrame | None) -> float | None:
     """Standard deviation of the ratings of one response around their mean, over responses with two or more."""
     if rated is None:
         return None
+    # A table of published means holds no single ratings: the spread has to be in it
     if SD in rated and not np.isnan(rated[SD].to_numpy(float)).any():
         within = spread_within(rated[SD].to_numpy(float), rated[N_RATINGS].to_numpy(float))
     else:
@@ -205,6 +213,7 @@ def _by_length(scored: pd.DataFrame, dimension: str) -> dict[str, float] | None:
         return None
     names, codes, counts = np.unique(scored["system"].to_numpy(str), return_inverse=True, return_counts=True)
     means = np.bincount(codes, seconds) / counts
+    # Within systems: across them the slope would take a good system's length for the reason of its score
     longer, higher = seconds - means[codes], score - (np.bincount(codes, score) / counts)[codes]
     square = float(longer @ longer)
     slope = float(longer @ higher) / square if square > 0 else 0.0
@@ -225,6 +234,7 @@ def _differences(
             if own.value is not None and sign * turn * own.value < 0:  # over shared contexts it is the other way round
                 here, turn = (second, first), -turn
             p = adjusted.get(pair)
+            # A difference of exactly 0 has no direction, whatever its p value
             better = p is not None and p < ALPHA and bool(own.value) and not refused
             rows.append({"first": names[here[0]], "second": names[here[1]], "difference": _figure(own, turn),
                          "p": p, "better": better})  # fmt: skip
@@ -242,6 +252,7 @@ def _against(
 ) -> tuple[AgainstBaseline, ...]:
     place = names.index(baseline)
     pairs = {name: (min(k, place), max(k, place)) for k, name in enumerate(names) if k != place}
+    # Corrected for these comparisons alone: they are fewer than all pairs, and each is easier to tell
     adjusted = _adjusted(found, list(pairs.values()))
     rows = []
     for name in order:

@@ -30,14 +30,17 @@ def sentences_of(board: Board, answers: Answers, people: Ratings | None, scale_i
     if board.raised_by:
         raised = ", ".join(board.raised_by)
         yield f"These raise the judge's scores and should not: {raised}. Listen whether a leader does that."
+    # The board holds shares: times their number they are whole again but for rounding
     unlike = sum(round(row.unlike_training * row.n_pairs) for row in board.systems)
     if unlike:
         scored = sum(row.n_pairs for row in board.systems)
         verb = "is" if unlike == 1 else "are"
         yield f"{counted(unlike, 'response')} of {scored:,} {verb} unlike what the judge was calibrated on."
+    # As a set: over the contexts that both answer, the one with the lower mean may be ahead
     top = next((row for row in board.differences if {row.first, row.second} == {first.system, second.system}), None)
     if top is not None and top.better and top.by_length is not None and top.difference.value:
         share = top.by_length / top.difference.value
+        # Negative where the leader leads in spite of its length
         if share >= 0.1:
             yield (
                 f"By the judge's slope on their length alone, {top.first} would lead {top.second} by "
@@ -70,6 +73,7 @@ def _of_judge(board: Board) -> Iterator[str]:
         yield f"{text}; how well it orders systems was not measured there."
         return
     text += f"; of the pairs of its {own.n_systems} systems it ordered {ranged(order, percent)} as they did"
+    # Half of the pairs is what guessing orders right; without an interval that is not excluded
     chance = order.low is None or order.low <= 0.5
     yield f"{text}{', which is not told apart from chance' if chance else ''}."
 
@@ -97,6 +101,7 @@ def _order(board: Board) -> Iterator[str]:
         reasons = {row.difference.reason for row in board.differences if row.difference.reason}
         yield f"No order can be stated: {'; '.join(sorted(reasons)) or 'no interval'}."
         return
+    # Of equal means the first on the board is first by its name alone, and no leader
     if all(row.difference.value == 0 for row in board.differences):
         yield "All means are equal: nothing tells the systems apart."
         return

@@ -99,10 +99,12 @@ def compare(judges: Sequence[AnyJudge], data: str | Path | PairDataset, **how: A
     plan = Measurement(**how)
     opened = open_judges(judges, data, plan, plan.named_checks())
     dataset, names = opened.dataset, [judge.name for judge in opened.judges]
+    # Names are the keys of scores and rankings: of two equal ones, one judge would vanish
     duplicate = next((name for name in names if names.count(name) > 1), None)
     if duplicate is not None:
         raise UserError(f"two judges are called {shown(duplicate)}; expected each judge once")
     part = dataset.subset(plan.split)
+    # Once for all judges: this reads the header of every response
     lengths = response_lengths(part.pairs)
     evaluations = [
         measure(judge, dataset, plan, provenance, lengths)
@@ -111,6 +113,7 @@ def compare(judges: Sequence[AnyJudge], data: str | Path | PairDataset, **how: A
     scores = {name: evaluation.items for name, evaluation in zip(names, evaluations, strict=True)}
     frame = Frame.of_dataset(part, scores, clusters_of(part.pairs, plan.cluster))
     panels = {panel.dimension: panel for panel in frame.panels(plan.resamples, plan.seed, plan.interval)}
+    # A judge need not score every dimension, and one alone cannot be ranked
     shared = [d.name for d in dataset.card.dimensions if d.name in panels and len(panels[d.name].scores) > 1]
     rankings = {name: ranking_report(panels[name]) for name in shared}
     return Comparison(evaluations, rankings, list(_measured_otherwise(opened.judges, evaluations)))

@@ -184,10 +184,12 @@ def measure(
         panel.dimension: (panel.judged(judge.name), judged_rows(items))
         for panel, items in zip(panels, tables, strict=True)
     }
+    # `compare` measures them once for all judges
     lengths = response_lengths(part.pairs) if lengths is None else lengths
     checks = {name: check_reports(*entry, chosen, refused) for name, entry in judged_items.items()}
     answers, prompted = Answers.of(scores, part.pairs), {}
     if answers is not None:
+        # Over all pairs: what the answers cost and which failed is known of pairs without ratings, too
         drawn = Resamples.sample([*clusters.values()], plan.resamples, seed, plan.interval)
         prompted = {name: answers.dimension_report(name, drawn) for name in judged_items}
     draws: Any = {
@@ -231,8 +233,10 @@ def measure(
             not_judged=tuple(d.name for d in dataset.card.dimensions if d not in dimensions),
             not_rated=tuple(name for name in judge.dimensions if name not in {d.name for d in dimensions}),
         ),
+        # Windows are those of the pair: every dimension has the same
         in_windows=int(np.count_nonzero(tables[0][WINDOWS] > 1)) if WINDOWS in tables[0] else None,
         runtime=Runtime(
+            # Requests run side by side, and stored answers take no time: the clock says nothing of a prompted judge
             seconds_per_pair=(wall if answers is None else answers.seconds) / len(part.pairs),
             measured="wall_clock" if answers is None else "requests",
         ),
@@ -258,6 +262,7 @@ def measure(
             for name, (judged, items) in judged_items.items()
             if {*_PARTS} <= {*items}
         },
+        # A slice that holds all items would repeat the report
         slices={column: sliced(column) for column in columns if len(set(tables[0][column].fillna(NOT_GIVEN))) >= 2},
     )
     return Results(report, pd.concat(tables, ignore_index=True), dataset)
@@ -269,6 +274,7 @@ def clusters_of(pairs: Sequence[Pair], cluster: Cluster) -> dict[str, str]:
     Raises:
         UserError: If there is no such kind of cluster.
     """
+    # In Python nothing checks a `Literal`, and another attribute of a pair would be taken for a cluster
     if cluster not in get_args(Cluster):
         raise UserError(f"cluster {cluster!r}: expected one of {', '.join(get_args(Cluster))}")
     ids = [pair.pair_id for pair in pairs]
@@ -321,6 +327,7 @@ def _slice_columns(pairs: Sequence[Pair], asked: Sequence[str] | None) -> list[s
         raise DataError(f"slice {shown(unknown[0])}; expected {known_columns(pairs)}")
     if asked is not None:
         return list(asked)
+    # A tag such as a file name would make a slice of each pair
     sliced_tags = [tag for tag in tags if len({read_column(pair, tag) for pair in pairs}) <= MOST_VALUES]
     return [*DEFAULT_SLICES, *sliced_tags]
 

@@ -7,7 +7,7 @@ differences are those of people, and the judge only narrows their intervals (`st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +44,7 @@ class Leaderboard:
         Raises:
             UserError: If the manifest cannot be read, or a file of somebody else would be replaced.
         """
+        # First, so that a manifest that cannot be read is told before charts are drawn
         play = None if clips is None else read_clips(clips)
         files = {
             PAGE_FILE: render_board(self.report, self.answers.rows, self.ratings and self.ratings.rows, play),
@@ -86,7 +87,7 @@ def leaderboard(
     Raises:
         UserError: If a file cannot be read, a column is missing, a response stands twice, files are of different
             judges, people rated on another scale, there is only one system, no response was rated, the report is of
-            another judge, or there is no such dimension or baseline.
+            another judge, a report is of other dimensions, or there is no such dimension or baseline.
     """
     answers = read_answers(scores, by, dimensions, ratings is not None)
     systems = sorted(answers.rows["system"].unique())
@@ -96,10 +97,11 @@ def leaderboard(
         raise UserError(f"baseline {shown(baseline)}: no such system; expected {names_shown(systems)}")
     people = None if ratings is None else read_ratings(ratings, answers)
     measured = {} if report is None else _measured(Path(report), answers)
-    raising = {} if stress is None else _raising(Path(stress))
+    raising = {} if stress is None else _raising(Path(stress), answers)
     boards = [
         board_of(answers, name, people, baseline, measured.get(name), raising.get(name, ())) for name in answers.scales
     ]
+    # Files by their content: two boards with one signature were made of the same scores and ratings
     marks = [f"scores:{identified(name, mark)}" for name, mark in answers.files]
     marks += [] if people is None else [f"ratings:{identified(*people.source)}"]
     judge = identified("judge", dict(answers.judge)) if answers.judge else "judge:unknown"
@@ -136,11 +138,11 @@ def _measured(folder: Path, answers: Answers) -> dict[str, Measured]:
     """
     path = folder / REPORT_FILE if folder.is_dir() else folder
     report = read_report(path, Report)
+    # Only a calibrated judge names its weights; where one side names none, the user's word is taken
     theirs = (report.provenance.get("calibration") or {}).get("weights")
     if theirs and answers.facts.weights not in (None, theirs):
         raise UserError(f"{path}: measures another judge, {report.judge}; expected the one that made the scores")
-    if not set(report.dimensions) & set(answers.scales):
-        raise UserError(f"{path}: measures {names_shown(report.dimensions)}; expected {names_shown(answers.scales)}")
+    _check_shared(path, report.dimensions, answers)
     return {
         name: Measured(
             dataset=report.dataset.name,
@@ -153,10 +155,22 @@ def _measured(folder: Path, answers: Answers) -> dict[str, Measured]:
     }
 
 
-def _raising(folder: Path) -> dict[str, tuple[str, ...]]:
-    """What raises the scores of a dimension, by what `stress` wrote."""
-    found = read_report(folder / "stress.json" if folder.is_dir() else folder, StressReport)
+def _raising(folder: Path, answers: Answers) -> dict[str, tuple[str, ...]]:
+    """What raises the scores of a dimension, by what `stress` wrote.
+
+    Raises:
+        UserError: If it cannot be read, or is of other dimensions.
+    """
+    path = folder / "stress.json" if folder.is_dir() else folder
+    found = read_report(path, StressReport)
+    _check_shared(path, found.dimensions, answers)
     return {
         name: tuple(check for check, result in checks.items() if result.verdict == "rises")
         for name, checks in found.dimensions.items()
     }
+
+
+def _check_shared(path: Path, dimensions: Mapping[str, object], answers: Answers) -> None:
+    # Else the report would be ignored without a word
+    if not set(dimensions) & set(answers.scales):
+        raise UserError(f"{path}: measures {names_shown(dimensions)}; expected {names_shown(answers.scales)}")

@@ -21,6 +21,7 @@ def takes(kind: type[Any]) -> Callable[[AnyFunction], AnyFunction]:
 
     def shown(function: AnyFunction) -> AnyFunction:
         written = inspect.signature(function)
+        # `**how` itself goes: the fields that it stands for take its place
         own = [one for one in written.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
         fields_of_kind = inspect.signature(kind).parameters.values()
         setattr(function, "__signature__", written.replace(parameters=[*own, *fields_of_kind]))  # noqa: B010
@@ -96,6 +97,7 @@ class Loading(Placed):
     """
 
     windows: bool = True
+    # The second type is the one that the command line parses; callers in Python may give a path
     cache: Annotated[str | Path | None, str] = None
 
 
@@ -135,6 +137,7 @@ class Measurement(Intervals, Asking):
 
     def named_checks(self) -> Sequence[str] | Literal["all"] | None:
         """The listening checks that were asked for by name; None = none were."""
+        # A text comes from Python, a list of one from the command line
         if self.checks in ("all", ["all"]):
             return "all"
         return () if self.checks in ("none", ["none"]) else self.checks

@@ -54,6 +54,7 @@ def overall_report(
         shares[judge] = over.share(spearmans, [result.panel.reliability.panel_mean for result in judged])
         like_for_like[judge] = over.compared_with_one_person(judge)
     differences = {pair: over.difference(*pair) for pair in combinations(judges, 2)}
+    # Without an interval there are no draws to take a p value from
     p = {
         pair: bootstrap_p(over.draws.bootstrap_values(gap.draws))
         for pair, gap in differences.items()
@@ -114,6 +115,7 @@ def oriented(comparisons: Iterable[Pair], better: str, worse: str) -> Pair:
     if comparison.first == better:
         return comparison
     gap = comparison.difference
+    # The negative of an interval has its ends exchanged
     value, low, high = (None if end is None else -end for end in (gap.value, gap.high, gap.low))
     gap = replace(gap, value=value, low=low, high=high)
     return comparison.model_copy(update={"first": better, "second": worse, "difference": gap})
@@ -184,6 +186,7 @@ class Overall:
         gaps = []
         for panel in self.panels:
             if first in panel.scores and second in panel.scores:
+                # Items that one of them did not score would make the difference one of items
                 both = panel.select(panel.scored(first, second))
                 of_first, of_second = (
                     estimate(spearman, both.scores[judge], both.human, resamples=both.draws)

@@ -35,6 +35,7 @@ def rater_ranges(table: RatingTable) -> RaterRanges | None:
     for end in np.unique(high)[:-1]:
         narrow = high <= end
         wide_range = high.max() - low[~narrow].min()
+        # Raters who gave one score alone have no range that could be stretched
         if high[~narrow].min() - end < _MIN_GAP * wide_range or low[narrow].min() == end:
             continue
         chosen = np.isin(table.raters, np.array(rated)[narrow])

@@ -41,6 +41,7 @@ def rating_distribution(
         return None
     panel = judged.panel.select(kept)
     predicted = np.array([own for own in given if isinstance(own, tuple) and len(own) == dimension.steps])
+    # Shares out of a file are rounded, and sum to 1 but for that
     predicted /= predicted.sum(axis=-1, keepdims=True)
     counts, constant = _counts(panel.table, dimension), _constant(dataset, split, dimension)
     if constant is None:
@@ -68,6 +69,7 @@ def rating_distribution(
 def _proper(scores: Sequence[np.ndarray], draws: Resamples) -> ProperScore:
     judge, *others = scores
     of_each = [estimate(np.mean, own, resamples=draws) for own in scores]
+    # Item by item: two intervals may overlap although each item says the same of the difference
     apart = [estimate(np.mean, judge - own, resamples=draws) for own in others]
     one_rater, panel = (
         own if own.value is not None else Statistic(None, reason="no item has two raters") for own in of_each[2:]
@@ -99,6 +101,7 @@ def _mean_shares(counts: np.ndarray) -> np.ndarray:
 
 def _constant(dataset: PairDataset, split: str | None, dimension: Dimension) -> Constant | None:
     """The shares of pairs that are not measured; None where none of these is rated."""
+    # Where all pairs are measured there are no others
     elsewhere = [] if split is None else [pair for pair in dataset.pairs if pair.split != split]
     training = [pair.pair_id for pair in elsewhere if pair.split == "train"]
     for source, ids in (("train", training), ("other splits", [pair.pair_id for pair in elsewhere])):

@@ -102,6 +102,7 @@ def summary_html(reports: Sequence[Report]) -> str:
     data, split = reports[0].dataset, reports[0].split
     ratings = "synthetic" if data.synthetic else "human"
     where = f"{data.name}, {'all pairs' if split is None else f'split {split}'} ({ratings} ratings)"
+    # pandas cuts a text after 50 characters
     with pd.option_context("display.max_colwidth", None):
         table = summary(reports).to_html(index=False, border=0)
     return f"<p>{html.escape(where)}</p>{table}"
@@ -175,6 +176,7 @@ def _of_judge(report: Report) -> Iterator[tuple[Any, ...]]:
         for column, values in report.slices.items():
             for value, by_dimension in values.items():
                 part, own = f"{column}={value}", by_dimension[dimension]
+                # Checks of a slice have rows of their own below, under their names
                 trees.append((part, None, {**dict(own), "checks": None}))
                 trees += [(part, check, after) for check, after in own.checks.items()]
         for part, check, tree in trees:

@@ -84,6 +84,7 @@ def require_judge(path: Path, backbone: str | None = None, shapes: bool = False)
     Raises:
         UserError: As `judge_folder` and `require_backbone`; also if there is no judge of that name.
     """
+    # A folder comes first, also where it is called like a judge on the hub
     if not os.path.exists(path) and is_hub_name(path.as_posix()):
         require_hub(path.as_posix(), None, path.as_posix(), JUDGE_FILE)
         return
@@ -133,6 +134,7 @@ def require_hub(name: str, revision: str | None, what: str, file: str = "config.
     """
     if os.path.exists(name):
         return
+    # Such as ./backbone or /data/qwen: only a folder can be meant
     if not _may_be_on_hub(name):
         raise UserError(f"{what}: no such folder")
     offline = is_offline_mode()
@@ -155,6 +157,7 @@ def _hub_answers(name: str, revision: str | None, file: str) -> bool:
     def ask() -> None:
         try:
             get_hf_file_metadata(hf_hub_url(name, file, revision=revision), timeout=patience)
+        # 404 or 401, too: there is a network, and what loads the model says what is wrong with the name
         except HfHubHTTPError:
             pass  # an answer
         except (HTTPError, OSError):

@@ -25,7 +25,9 @@ OF_LEVELS: tuple[HeadName, ...] = ("corn", "histogram")
 """Heads that give a probability for every step of a scale."""
 LongClips = Literal["refuse", "window"]
 MOST_RANK = 4_096  # the rank of the largest backbones' matrices: a larger one gains nothing
+# Pairs up to which the closed form solves exactly (`closed_form.EXACT`): its matrix is square in them
 MOST_LANDMARKS = 5_000
+# Seconds of Whisper's window, beyond which its encoder has no positions
 MOST_WINDOW = 30.0
 
 
@@ -157,6 +159,7 @@ class JudgeSettings:
         if self.window_seconds is not None and not 0 <= self.window_seconds <= MOST_WINDOW:
             raise UserError(f"judge.window_seconds {self.window_seconds:g}; expected 0 to {MOST_WINDOW:g}, or null")
         depth = self.depth
+        # The type decides: 1 is one layer, 1.0 all of them
         if depth is None or (isinstance(depth, int) and depth >= 1) or (isinstance(depth, float) and 0 < depth <= 1):
             return
         raise UserError(f"judge.depth {depth}; expected a number of layers, or a share above 0 and up to 1")
@@ -171,4 +174,5 @@ class BuiltSettings(JudgeSettings):
     @classmethod
     def of(cls, settings: JudgeSettings) -> BuiltSettings:
         """Of the settings of a recipe, or of another judge."""
+        # `vars` and not `asdict`, which would turn the nested settings into dictionaries
         return cls(**{**vars(settings), "head_input": BuiltHeadInput(**vars(settings.head_input))})

@@ -49,8 +49,10 @@ def weight_bytes(backbone: Backbone, own: Mapping[str, nn.Module], quantization:
     """Bytes of all weights of a judge, its `own` modules included, built without quantisation but held with it: the
     matrices of the language model take fewer bytes, and adapters keep their precision."""
     size = float(sum(count.bytes for count in count_parameters(backbone, own).values()))
+    # Of 4 bits rows are whole blocks, or keep their precision; 8 bits take rows of any length
+    block = NF4_BLOCK if quantization == "nf4" else 1
     for name, module in backbone.network.named_modules() if quantization != "none" else ():
-        if not isinstance(module, nn.Linear) or module.in_features % NF4_BLOCK or "lora_" in name:
+        if not isinstance(module, nn.Linear) or module.in_features % block or "lora_" in name:
             continue
         if part_of(backbone, name) == "language_model":
             size -= module.weight.nbytes - module.weight.numel() * _BYTES[quantization]

@@ -44,6 +44,7 @@ def write_ensemble(paths: Sequence[Path], out: Path, backbone: str | None = None
 
 def _each(paths: Sequence[Path], backbone: str | None) -> Iterator[LoadedJudge]:
     """Load each judge in turn, without its calibration, into the same memory: the next one overwrites it."""
+    # By where they lie: one judge under two names would count twice in the mean
     if len({path.resolve() for path in paths}) < max(2, len(paths)):
         raise UserError(f"judges {', '.join(map(str, paths))}; expected two or more, each once")
     loaded = load_any(paths[0], Placement(backbone))

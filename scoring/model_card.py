@@ -38,6 +38,7 @@ def render_card(description: Mapping[str, Any], report: Mapping[str, Any] | None
     origin, export = description["provenance"], description.get("export")
     settings = origin_settings(description)
     in_full = (description if export is None else export["origin"])["trained_in_full"]
+    # Other data have another licence, which says nothing of the ratings that the judge was made of
     measured = report is not None and report["dataset"]["name"] == origin["dataset"]
     card = ModelCard.from_template(
         _data(description, report),
@@ -72,6 +73,7 @@ def origin_settings(description: Mapping[str, Any]) -> Mapping[str, Any]:
 def backbone_on_hub(description: Mapping[str, Any]) -> str | None:
     """Name of the backbone on the hub; None where it came from a folder, or with this package."""
     name = origin_settings(description)["backbone"]
+    # A folder of the user may be called like a name on the hub (`runs/judge`)
     return name if is_hub_name(name) and not Path(name).exists() else None
 
 
@@ -87,6 +89,7 @@ def _data(description: Mapping[str, Any], report: Mapping[str, Any] | None) -> M
         tags += {"none": (), "int8": ("8-bit",), "nf4": ("4-bit",)}[export["quantization"]]
     results = [] if report is None else list(_results(report))
     return ModelCardData(
+        # The hub asks for one licence; here backbone and ratings each have their own
         license="other",
         license_name="that-of-backbone-and-data",
         library_name="empathy-judge",
@@ -96,6 +99,7 @@ def _data(description: Mapping[str, Any], report: Mapping[str, Any] | None) -> M
         base_model_relation=relation if base else None,
         datasets=[_dataset_type(origin["dataset"])],
         metrics=["spearmanr"],
+        # huggingface_hub refuses results without the name of a model
         **({"eval_results": results, "model_name": "Judge of vocal delivery"} if results else {}),
     )
 

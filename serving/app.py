@@ -219,6 +219,7 @@ def _token_check(token: str) -> Callable[..., None]:
 
     def check(credentials: HTTPAuthorizationCredentials | None = Security(_BEARER)) -> None:  # noqa: B008
         sent = credentials.credentials if credentials is not None else ""
+        # As bytes: `compare_digest` refuses text beyond ASCII, which a client may send
         if not hmac.compare_digest(sent.encode(), token.encode()):
             raise Problem("unauthorized", headers={"WWW-Authenticate": "Bearer"})
 
@@ -244,6 +245,7 @@ def page_of(needs_token: bool) -> tuple[str, Mapping[str, str]]:
     clips made in the browser. If the service wants a token, the page asks for it and keeps it in memory."""
     folder = Path(__file__).parent / "page"
     template, style, script = ((folder / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
+    # By the hash of script and style, so that markup that gets into the page runs nothing
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(STYLE + style)}; connect-src 'self'; "
         "media-src blob:; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

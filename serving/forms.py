@@ -158,8 +158,10 @@ def check_head(request: Request, form: type[Form], limits: Limits) -> None:
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Problem(form.WRONG_MEDIA, "Content-Encoding; expected none, send the body as it is")
     length = request.headers.get("content-length", "")
+    # A body in chunks states no length: its bytes are counted as they come
     if length.isdecimal() and int(length) > limits.max_bytes:
         raise too_large(limits)
+    # It would be ignored, and the answer given at the default
     for name in form.model_fields:
         if name in request.query_params:
             expected = "expected a part of the form"

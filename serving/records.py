@@ -79,6 +79,7 @@ def record_of(scope: Scope) -> RequestRecord:
     """The record of a request, opened where there is none yet."""
     if _KEY not in scope:
         sent_id = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        # Each path or method that a stranger thinks of would be a time series of its own in Prometheus
         method = scope["method"] if scope["method"] in ("GET", "POST") else "other"
         route = scope["path"] if scope["path"] in ROUTES else "other"
         scope[_KEY] = RequestRecord(sent_id if _ID.fullmatch(sent_id) else uuid.uuid4().hex, method, route)
@@ -174,6 +175,7 @@ class Recorder:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, as ASGI calls it."""
+        # `lifespan`, by which a server starts and stops the application
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -40,7 +40,10 @@ class _Closed(BaseModel):
     @classmethod
     def _one_unknown_name(cls, values: Any) -> Any:
         """Says as much as 300,000, whose errors take seconds."""
-        if not isinstance(values, dict) or not (unknown := next((k for k in values if k not in cls.model_fields), "")):
+        if not isinstance(values, dict):
+            return values
+        unknown = next((name for name in values if name not in cls.model_fields), None)
+        if unknown is None:
             return values
         return {name: values[name] for name in (*cls.model_fields, unknown) if name in values}
 
@@ -139,12 +142,14 @@ def _parsed(body: bytes, form: type[DecisionForm]) -> DecisionForm:
         return form(context=context, response=response, situation=state, questions=sent.questions)
     except ValidationError as error:
         raise Problem("invalid", _first(error)) from None
+    # Lists within lists, some thousand deep, exhaust Python's stack
     except (ValueError, RecursionError) as error:
         raise Problem("bad_request", f"the body is no JSON: {error}") from None
 
 
 def _place(*parts: str) -> str:
     """Where something stands; names are those of a stranger."""
+    # Without the quotes
     return shown(".".join(parts))[1:-1]
 
 
@@ -159,6 +164,7 @@ def _first(error: ValidationError) -> str:
     }
     if len(place) > 1 and problem["type"] == "extra_forbidden":
         expected["extra_forbidden"] = "not known; expected type, instructions and criteria"
+    # A union gives an error for each of its members, and none of them names both
     if place[:1] == ["state"]:
         place, expected = ["state"], {problem["type"]: 'expected text about the situation, or {"situation": text}'}
     reason = expected.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")

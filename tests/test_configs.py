@@ -97,6 +97,7 @@ def test_a_recipe_is_printed_with_the_help_of_its_settings_and_trains_the_same(c
     for words, message in (
         (["show"], "expected recipes show NAME"),
         (["show", "nano", "--json"], "expected recipes show NAME, without --json"),
+        (["show", "nano", "--gpu-gib", "24"], "without --json and --gpu-gib"),
         (
             ["show", "nanoo"],
             "recipes show nanoo: no such file or recipe (did you mean nano?); see empathy-judge recipes",

@@ -146,6 +146,7 @@ def _pair(judge: EmpathyJudge, seconds: float) -> Pair:
             f"--clip-seconds {seconds:g}: backbone {judge.backbone.name} takes at most {judge.backbone.max_seconds:g} s"
         )
     rate = judge.backbone.sampling_rate
+    # Of other content each: clips that are equal would be encoded once
     context, response = (Clip(np.full(round(seconds * rate), level, np.float32), rate) for level in (0.0, 0.1))
     return Pair("any", response, (Turn("user", context),))
 
@@ -188,6 +189,7 @@ def _step(judge: EmpathyJudge, one: Inputs, batch: int, audio_cached: bool) -> N
     )
     del states
     hidden = judge.backbone.hidden_states(inputs)
+    # Where the head alone is trained, nothing goes back through the backbone
     if hidden.requires_grad:
         hidden.float().sum().backward()
 
@@ -204,6 +206,7 @@ class LiveMemory(TorchDispatchMode):
         """Start to follow; tensors that were `there` before are not counted."""
         super().__init__()
         self.now = self.peak = 0
+        # By its address: a storage may have several Python objects, one after the other
         self._known = {tensor.untyped_storage()._cdata for tensor in there}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -86,6 +86,7 @@ def out_of_range(name: str, value: object) -> str | None:
     such as ``nan``; None = it may be, as far as ranges say."""
     if isinstance(value, str) and is_not_finite(value):
         value = float(value)
+    # `isinstance(True, int)` holds in Python; that a flag stands where a number should is for the types to say
     span = RANGES.get(name)
     if span is None or isinstance(value, bool) or not isinstance(value, int | float) or span.holds(value):
         return None
@@ -107,6 +108,7 @@ def check_ranges(found: Namespace, where: str) -> None:
         UserError: If a number is out of its range, or the backbone with a revision is a folder.
     """
     backbone, revision = found.get("judge.backbone"), found.get("judge.revision")
+    # A folder has one state: a revision beside it would be ignored, and recorded as if it had counted
     if revision is not None and (backbone == NANO or os.path.exists(str(backbone))):
         raise UserError(f"{where}judge.revision {shown(revision)}: backbone {backbone} is a folder; expected null")
     trainer = found.get("trainer")  # a plain tree where Lightning is not loaded, or the name of a file
@@ -117,6 +119,7 @@ def check_ranges(found: Namespace, where: str) -> None:
             raise UserError(f"{where}{problem}")
     if not isinstance(trainer, dict):
         _check_trainer(found, where)
+    # The ranges of LoRA stand in its class, since `judge.json` has to keep them as well
     try:
         LoraSettings(**found["judge.lora"].clone(with_meta=False).as_dict())
     except UserError as error:

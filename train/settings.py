@@ -208,6 +208,7 @@ class ShippedRecipe:
     @property
     def step_gib(self) -> float | None:
         """Memory of a step; None where it is that of another recipe."""
+        # Of the line `# needs:` in the recipe, the one place that says what a recipe takes
         found = re.search(r"takes (?:at most the )?([\d.]+) GiB", self.needs)
         return None if found is None else float(found[1])
 
@@ -225,6 +226,7 @@ class ShippedRecipe:
         """Whether it is a judge whose step has room in a GPU of this size; None = any recipe."""
         if gpu_gib is None:
             return True
+        # The share of `train.memory.ROOM`, a module that loads torch
         return self.backbone is not None and (self.step_gib is None or self.step_gib <= 0.95 * gpu_gib)
 
 
@@ -250,6 +252,7 @@ def find_recipe(name: str, option: str = "--config") -> Path:
     path, shipped = Path(name), CONFIGS / f"{name}.yaml"
     if path.is_file():
         return path
+    # A name alone: with folders in it (`../x`) it could reach a file outside the recipes
     if path.name == name and shipped.is_file():
         return shipped
     names = sorted(path.stem for path in CONFIGS.glob("*.yaml"))

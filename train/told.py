@@ -61,6 +61,7 @@ class RunFacts(Callback):
         if "language_model" not in pl_module.judge.backbone.parts:
             return
         self._work = sum(of_a_token(pl_module.judge.backbone))
+        # The first weight may be of 4 bits, which is stored as integers and says nothing of the dtype of products
         dtype = next(weight.dtype for weight in pl_module.judge.network.parameters() if weight.is_floating_point())
         self._rate = matrix_rate(trainer.strategy.root_device, dtype)
 
@@ -73,6 +74,7 @@ class RunFacts(Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
     ) -> None:
         """Start the clock after a validation."""
+        # Set already within an epoch, where the time since the last step counts: the data loader's wait is in it
         self._since = self._since or time.perf_counter()
 
     def on_train_batch_end(
@@ -80,6 +82,7 @@ class RunFacts(Callback):
     ) -> None:
         """Count the step; nothing waits for a GPU."""
         self._pairs += len(batch.labels.targets)
+        # A sum on the device: to read it as a number at each step would make the host wait for the GPU
         self._tokens = self._tokens + batch.inputs.attention_mask.sum()
         now = time.perf_counter()
         self._seconds, self._since = self._seconds + now - (self._since or now), now
@@ -94,6 +97,7 @@ class RunFacts(Callback):
             return
         assert isinstance(pl_module, JudgeModule)
         speed = {"pairs_per_second": trainer.world_size * self._pairs / self._seconds}
+        # Tokens of this process alone, as the rate is that of one device; pairs are those of all processes
         if self._rate:
             speed["mfu"] = self._work * float(self._tokens) / self._seconds / self._rate
         for logger in trainer.loggers:
@@ -110,6 +114,7 @@ class RunFacts(Callback):
                 people = module.people.get(name)
                 reached = [] if people is None else [*people.reached.items()]
                 beside = [f"{what.replace('_', ' ')} {value:.2f}" for what, value in reached]
+                # Spearman of constant scores, which a run may begin with
                 own = "undefined" if math.isnan(float(spearman)) else f"{float(spearman):.2f}"
                 told = f" ({', '.join(beside)})" if beside else ""
                 parts.append(f"Spearman {own}{told} for {name}")
@@ -122,11 +127,13 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     if side is None:
         return 0.0
     try:
+        # Not drawn: the draw would move the random numbers of the run that follows
         one = torch.linspace(-1, 1, side * side, device=device).view(side, side).to(dtype)
         best = math.inf
         for _ in range(4):  # the first chooses a kernel
             start = time.perf_counter()
             _ = one @ one
+            # A kernel is only queued by the line above; without this the clock would measure the launch
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             best = min(best, time.perf_counter() - start)

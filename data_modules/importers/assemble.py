@@ -119,6 +119,7 @@ def assemble(
                 raise DataError(f"{row[RESPONSE].where}: unknown column {shown(unknown_columns[0])}")
             checked = [(cell.where, clips[cell.content]) for cell in _cells(row)]
             errors = [Skipped(where, str(clip)) for where, clip in checked if isinstance(clip, AudioError)]
+            # One for each pair, as their share is what `max_skipped` limits
             skipped += errors[:1]
             usable += [] if errors else [row]
         total = len(imported.pairs) + len(imported.skipped)
@@ -138,6 +139,7 @@ def assemble(
         if preferences is not None:
             preferences = check_preferences(preferences, ids, card.dimensions, out / PREFERENCES_FILE)
         if skipped:
+            # A file's name may hold bytes that are no UTF-8
             with (stage / SKIPPED_FILE).open("w", encoding="utf-8", newline="", errors="backslashreplace") as file:
                 csv.writer(file).writerows([("where", "reason"), *skipped])
             note = f"{counted(len(skipped), 'pair')} skipped, see {SKIPPED_FILE}."

@@ -106,6 +106,7 @@ class Collector:
         """
         value = as_float(score)
         ends = scale.minimum, scale.maximum
+        # Beyond an end only by as much as rounding to a narrower type moves it
         is_score = ends[0] <= value <= ends[1] or np.isfinite(on_scale(np.array([value]), *ends, scale.step)).all()
         if not is_score or (whole and not value.is_integer()):
             number = "whole number" if whole else "number"
@@ -183,6 +184,7 @@ def source_files(path: Path, patterns: Sequence[str]) -> list[Path]:
     if not path.is_dir():
         raise DataError(f"{path}: no such file or folder")
     matches = {file for pattern in patterns for file in path.rglob(pattern) if file.is_file()}
+    # Below the folder alone: it may itself lie in a hidden one, as in the cache of the hub
     visible = [file for file in matches if not any(part.startswith(".") for part in file.relative_to(path).parts)]
     if not visible:
         raise DataError(f"{path}: holds no file {' or '.join(patterns)}; expected the folder as it was downloaded")

@@ -66,6 +66,7 @@ def dataset_from_frames(
     Raises:
         DataError: If a frame breaks the contract or a clip cannot be used, naming row (from 1) and column.
     """
+    # A text alone would be taken for a sequence of its letters
     specs = [dimensions] if isinstance(dimensions, str) else dimensions
     scales = [parse_dimension(spec) if isinstance(spec, str) else spec for spec in specs]
     mapping = TableMapping({}, {}, scales, synthetic=synthetic)

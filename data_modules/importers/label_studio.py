@@ -142,6 +142,7 @@ def read(path: Path, options: Options) -> Imported:
         if field not in fields:
             raise DataError(f"{path}: no task has a field {shown(field)}; they have {', '.join(map(shown, fields))}")
     used_controls = {*mapping.ratings, *mapping.preferences}
+    # Without an annotation there is no control to name: the error below says so
     for control in sorted(used_controls - controls.keys()) if controls else ():
         present = ", ".join(map(shown, sorted(controls)))
         raise DataError(f"{path}: no annotation has a control {shown(control)}; they have {present}")
@@ -242,6 +243,7 @@ def scores_of_export(table: SourceTable, item: str, annotator: str) -> SourceTab
         value = next((answer.value[key] for key in _SCORE_KEYS if key in answer.value), None)
         # With these a part of the clip was rated
         if value is not None and not {"start", "end"} & answer.value.keys():
+            # A single choice is exported as a list of one
             score = value[0] if isinstance(value, list) and len(value) == 1 else value
             rows.append({item: answer.task, annotator: answer.rater, "dimension": answer.control, "score": score})
             places.append(answer.where)

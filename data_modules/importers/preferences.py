@@ -126,6 +126,7 @@ class _RowReader:
             "response_text": response.text or None,
         }
         *digests, _ = [found.digest(clip) for clip in (*(turn["audio"] for turn in turns), response.clips[0])]
+        # Both responses of a row without a context belong together, and nothing else links them
         return values, [f"context {digests} {situation}" if turns or situation else f"row {row.position}"]
 
     def strength(self, row: TableRow) -> float:

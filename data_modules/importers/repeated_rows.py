@@ -40,6 +40,7 @@ def with_ids(table: SourceTable, columns: Mapping[str, str], find: FindClip) -> 
     known: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
     for position, row in enumerate(table.rows):
+        # As text: a cell may hold a list, of which no key can be made
         key: list[Any] = [repr(plain_text(row.get(names["situation"])))]
         for our in (CONTEXT, RESPONSE):
             value = row.get(names[our])
@@ -72,12 +73,14 @@ def one_row_per_pair(
     place_of = table.locate(columns)
     for position, row in enumerate(rows):
         pair_id = row["pair_id"]
+        # What is no id is refused later, at its own row
         earlier = first.setdefault(pair_id, position) if isinstance(pair_id, str) else position
         if earlier == position:
             positions.append(position)
             continue
         for column, value in row.items():
             before = rows[earlier][column]
+            # Two ways to write a path may name one file
             if column in (CONTEXT, RESPONSE) and value != before:
                 before, value = (
                     _clips(cell, place_of(at, column), find) for at, cell in ((earlier, before), (position, value))

@@ -133,7 +133,7 @@ def read_pairs(
     pairs_table: SourceTable, rating_tables: Sequence[SourceTable], mapping: TableMapping, find: FindClip
 ) -> Imported:
     """Reads checked pairs and ratings, or preferences. Pairs without ratings are allowed; the description lists columns
-    that are left out. Without `ratings_table` the ratings are in `pairs_table`.
+    that are left out. Without `rating_tables` the ratings are in `pairs_table`.
 
     Raises:
         DataError: If a table breaks the contract; file, row and column are named.
@@ -150,6 +150,7 @@ def read_pairs(
         )
     by_rating = has_raters(pairs_table, mapping.rating_columns)
     if by_rating and not rating_tables and "pair_id" not in {*mapping.columns, *pairs_table.columns}:
+        # For its errors alone: a table without response_audio has nothing to make ids of
         full_mapping(mapping.columns, [*PAIR_COLUMNS, *mapping.columns], pairs_table, ("response_audio",))
         pairs_table = with_ids(pairs_table, mapping.columns, find)
     card = DatasetCard("", tuple(mapping.dimensions), "unknown", "unknown", mapping.synthetic)
@@ -178,6 +179,7 @@ def read_pairs(
     notes = [f"Columns not imported: {', '.join(ignored)}."] if ignored else []
     notes += [f"{counted(n_without, 'row')} with no score: not rated."] if n_without else []
     card = replace(card, description=" ".join(notes))
+    # Last, since looking for files takes long: a table that breaks the contract is told before
     for position, row in enumerate(rows):
         for turn in row["context_audio"]:
             turn["audio"] = find(turn["audio"], locate(position, "context_audio"))
@@ -197,6 +199,7 @@ def _pair_row(table: SourceTable, position: int, columns: Mapping[str, str]) -> 
     row[TAGS] = sorted_tags(dict(sorted_tags(values.get(column), where)) | tags, where)
     context = values.get(columns.get("context_audio", ""))
     where = table.place(position, columns.get("context_audio"))
+    # pandas writes NaN for an empty cell, which is no clip
     row["context_audio"] = context_turns(None if plain_text(context) is None else context, where)
     return row
 

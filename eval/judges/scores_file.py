@@ -65,6 +65,7 @@ class ScoresFile:
                         f"{record.place('pair_id')}: value {shown(key[0])} has a score for {shown(key[1])} already; "
                         "expected one row per pair and dimension"
                     )
+                # A row of `score --manifest` that failed has empty cells, and says why in its status
                 if dimensions and record.values.get(STATUS) != OK:
                     continue
                 self._scores[key] = record.number(score)

@@ -83,6 +83,7 @@ def png(figure: Figure, **how: Any) -> bytes:
 def svg(figure: Figure, alt: str) -> Markup:
     """The figure as an SVG element; equal figures give equal text."""
     buffer = io.StringIO()
+    # Ids in an SVG are hashes with this salt, which else is random; two plots of one page share none
     with matplotlib.rc_context({"svg.hashsalt": alt}), _any_letter():
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
@@ -127,6 +128,7 @@ def rows_with_intervals(
     last row and label; `gap` is the height of a row in inches; `alt` is the plot in words.
     """
     figures = [row.statistic for row in rows]
+    # From 0 where nothing is below it, so that the length of a bar is its value
     lowest = min([0.0, *(s.value if s.low is None else s.low for s in figures if s.value is not None)])
     left = lowest - (0.03 if lowest < 0 else 0.0)
     with plot(5.2, 1.0 + gap * len(rows)) as (figure, axes):
@@ -246,6 +248,7 @@ def risk_coverage(verdicts: Verdicts, alt: str) -> Markup:
 
 def rating_axes(axes: Axes, score: np.ndarray, human: np.ndarray, scale: tuple[float, float]) -> None:
     """Square axes of judge and human scores with the line where they agree."""
+    # Scores of a file may lie beyond the scale: points must not be cut off in silence
     low, high = min(scale[0], *score, *human), max(scale[1], *score, *human)
     margin = 0.04 * (high - low)
     axes.plot([low, high], [low, high], color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
@@ -253,6 +256,7 @@ def rating_axes(axes: Axes, score: np.ndarray, human: np.ndarray, scale: tuple[f
     axes.set_ylim(low - margin, high + margin)
     axes.set_aspect("equal")
     for axis in (axes.xaxis, axes.yaxis):
+        # On a usual scale ratings are whole; on one of 0 to 1 whole ticks would be its two ends
         axis.set_major_locator(MaxNLocator(6, integer=high - low >= 4))
     axes.grid(True, zorder=0)
     axes.set_axisbelow(True)

@@ -6,6 +6,7 @@ The texts are in ``templates/leaderboard.html.j2``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ def _pair(manifest: Path, record: TableRow) -> Pair | None:
     clips = [record.values.get(name) for name in ("response_audio", "context_audio")]
     if not isinstance(clips[0], str) or not isinstance(clips[1], str | None):
         return None
+    # A page without this player is worth more than none: clips may have been moved since they were scored
     try:
         response, *context = [
             resolve_inside(manifest.parent.resolve(), clip, f"{manifest}: ") for clip in clips if clip is not None
@@ -81,8 +83,10 @@ def render_board(
             "against": {row.system: row for row in board.against},
             "chart": _chart(board),
             "matrix": list(_matrix(board)) if len(board.systems) <= _MATRIX else [],
-            "apart": [] if find is None else list(_apart(board, rows, find)),
-            "disagreeing": [] if find is None or ratings is None else list(_disagreeing(board, rows, ratings, find)),
+            "apart": [] if find is None else list(islice(_apart(board, rows, find), EXAMPLES)),
+            "disagreeing": []
+            if find is None or ratings is None
+            else list(islice(_disagreeing(board, rows, ratings, find), EXAMPLES)),
         }
         for board in report.boards
     ]
@@ -102,10 +106,12 @@ def _chart(board: Board) -> Markup:
     known = [row.mean.value for row in rows if row.mean.value is not None]
     ends = [end for row in rows for end in (row.mean.low, row.mean.high) if end is not None]
     left, right = min([*known, *ends]), max([*known, *ends])
+    # All means are equal and no interval is known: an axis without width cannot be drawn
     margin = 0.06 * (right - left) or 0.5
     left, right = left - margin, right + margin
     with plot(4.4, 0.9 + 0.42 * len(rows)) as (figure, axes):
         axes.set_xlim(left, right)
+        # From the last to the first: the best stands at the top
         axes.set_ylim(len(rows) - 0.45, -0.55)
         for cluster in {row.cluster for row in rows if row.cluster is not None}:
             members = [place for place, row in enumerate(rows) if row.cluster == cluster]
@@ -119,6 +125,7 @@ def _chart(board: Board) -> Markup:
             if row.mean.low is not None and row.mean.high is not None:
                 axes.plot((row.mean.low, row.mean.high), (place, place), color=ACCENT, linewidth=1.8)
             axes.plot(row.mean.value, place, "o", color=ACCENT, markersize=7)
+            # A judge that is off by a constant would stretch the axis until the intervals of people cannot be read
             if board.source != "judge" and row.judge.value is not None and left <= row.judge.value <= right:
                 axes.plot(row.judge.value, place, "o", color=MUTED, markersize=6, markerfacecolor="none")
             beside = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
@@ -150,36 +157,33 @@ def _matrix(board: Board) -> Iterator[tuple[str, list[dict[str, Any] | None]]]:
 
 
 def _apart(board: Board, rows: pd.DataFrame, find: FindPair) -> Iterator[dict[str, Any]]:
-    """The contexts in which the judge sets the two leading systems farthest apart, with both responses."""
+    """The contexts with both responses to play, first where the judge sets the two leading systems farthest apart."""
     names = [row.system for row in board.systems[:2]]
+    # Of several responses of a system to one context the first is heard: a merge would make every couple of them
     first, second = (
         rows.loc[(rows["system"] == name) & rows[board.dimension].notna()].drop_duplicates("group_id") for name in names
     )
     both = first.merge(second, on="group_id", suffixes=("_1", "_2"))
     lead = both[f"{board.dimension}_1"] - both[f"{board.dimension}_2"]
-    shown = 0
     for position in lead.abs().sort_values(ascending=False, kind="stable").index:
         row = both.loc[position]
         pairs = [find(row[f"pair_id_{side}"]) for side in (1, 2)]
-        if None in pairs or shown == EXAMPLES:
+        if None in pairs:
             continue
-        shown += 1
         scores = [row[f"{board.dimension}_{side}"] for side in (1, 2)]
         views = [pair_view(pair, embedded) for pair in pairs if pair is not None]
         yield {"group": row["group_id"], "lead": lead[position], "sides": list(zip(names, scores, views, strict=True))}
 
 
 def _disagreeing(board: Board, rows: pd.DataFrame, ratings: pd.DataFrame, find: FindPair) -> Iterator[dict[str, Any]]:
-    """The responses on which judge and people disagree most."""
+    """The responses to play, first those on which judge and people disagree most."""
     own = ratings.loc[ratings["dimension"] == board.dimension].groupby("pair_id")["score"].agg(["mean", "count"])
     both = rows.loc[rows[board.dimension].notna()].merge(own, left_on="pair_id", right_index=True)
     apart = (both[board.dimension] - both["mean"]).abs().sort_values(ascending=False, kind="stable")
-    shown = 0
     for position in apart.index:
         row = both.loc[position]
         pair = find(row["pair_id"])
-        if pair is None or shown == EXAMPLES:
+        if pair is None:
             continue
-        shown += 1
         yield {"system": row["system"], "judge": row[board.dimension], "people": row["mean"],
                "raters": int(row["count"]), "view": pair_view(pair, embedded)}  # fmt: skip

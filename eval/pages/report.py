@@ -163,6 +163,7 @@ def _dimension_view(name: str, report: Report, rows: pd.DataFrame) -> dict[str, 
     view: dict[str, Any] = {"name": name, "report": dimension, "checks": checks}
     view["listening"] = views.listening(report, name)
     bars = [charts.Row("Full input", dimension.spearman)]
+    # A check that must change nothing is read from how far scores move, not from the agreement
     bars += [charts.Row(CHECKS[key].title, check.spearman) for key, check in checks.items() if check.expects != "same"]
     ceiling = "noise ceiling", dimension.ceiling.panel_mean.value
     alt, gap = f"{name}, Spearman with people", 0.6 if len(bars) <= FEW_ROWS else 0.4
@@ -186,6 +187,7 @@ def _slice_view(
     name: str, column: str, values: Mapping[str, SliceReport], dimension: DimensionReport
 ) -> dict[str, Any]:
     largest = sorted(values, key=lambda value: -values[value].n_items)[:SHOWN_SLICES]
+    # In the order of the table below the chart
     shown = [value for value in values if value in largest]
     rows = [charts.Row(value, values[value].spearman, f"n = {values[value].n_items}") for value in shown]
     alt, overall = f"{name}, Spearman with people by {column}", ("all items", dimension.spearman.value)

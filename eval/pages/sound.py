@@ -89,6 +89,7 @@ class AudioCopies:
                 content, suffix, seconds = playable(source)
                 name = f"clip-{hashlib.sha256(content).hexdigest()[:16]}.{suffix}"
                 self._folder.mkdir(exist_ok=True)
+                # `exists` would say no of a link that leads nowhere, which the copy would replace
                 if not os.path.lexists(self._folder / name):
                     replace_file(self._folder / name, lambda path: path.write_bytes(content))
                 elif not _is_copy(self._folder / name):
@@ -223,6 +224,7 @@ def disagreements(
     entries = []
     for row in rows:
         ratings = ratings_of[row["pair_id"]]
+        # A judge may score beyond the scale, whose end the mark then stands at
         inside = min(max(row["score"], low), high)
         ticks = [end for end in scale if abs(end - inside) > _CLEAR_OF * (high - low)]
         ticks.append(round(row["score"], 2))  # last, as the page marks it

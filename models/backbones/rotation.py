@@ -37,6 +37,7 @@ def _with_turned(forward: FunctionType) -> FunctionType:
         ("x", "cos", "sin", "unsqueeze_dim"): turned,  # in Gemma
     }
     official = forward.__globals__[_OFFICIAL]
+    # Unless its signature is another one: then the family turns in a way of its own
     names = {**forward.__globals__, _OFFICIAL: own.get(tuple(inspect.signature(official).parameters), official)}
     return FunctionType(forward.__code__, names, forward.__name__, forward.__defaults__, forward.__closure__)
 
@@ -55,6 +56,7 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Tenso
         unsqueeze_dim: The axis of heads.
     """
     cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    # Backward in few passes, too: autograd would go through the slices one by one
     if x.requires_grad and torch.is_grad_enabled():
         return _Turned.apply(x, cos, sin)  # pyright: ignore[reportReturnType]
     return _turn(x, cos, sin, -1)

@@ -28,6 +28,7 @@ from .manifest import Row
 
 _BLOCK, _KEPT = 1024, 100_000
 """Rows whose headers are read together, and clips whose lengths are remembered."""
+# Work of the tower is counted for a clip of this length and taken to grow with the seconds
 _CLIP_SECONDS = 8.0
 _LARGE = 1e9
 """Weights from which on the measured share holds: a GPU waits for the host where the model is small."""
@@ -121,6 +122,7 @@ def dry_run(
     loaded = described(judge, backbone)
     if level is not None and loaded.calibration is None:
         raise UserError(f"{judge}: no intervals: {loaded.not_calibrated}")
+    # `long_clips` of the judge says how it was trained; in scoring the caller's option decides
     shapes = loaded.judge
     shapes.settings = replace(shapes.settings, long_clips="window" if windows else "refuse")
     found = _Found(shapes)
@@ -130,11 +132,13 @@ def dry_run(
     weights = _weights(loaded, quantization)
     pairs = batch_size or most_pairs(on_gpu)
     tokens = tokens_in(shapes, free - weights) if on_gpu else math.inf
+    # One pair that is larger than the limit is a pass of its own
     largest = min(max(tokens, found.most), pairs * found.most)
     pass_bytes = largest * bytes_per_token(shapes)
     scored = found.rows - found.failed.total()
     work = _work(loaded, found)
     rate, source = None, _NO_RATE_ON_A_CPU
+    # Also where there is no GPU here: the prediction is for an H200, which one asks about before renting it
     large = sum(weight.numel() for weight in shapes.network.parameters()) >= _LARGE
     if on_gpu and not large:
         source = "only a 7B judge was measured on a GPU, and with a small one a GPU waits for the host"
@@ -181,8 +185,9 @@ def _weights(loaded: LoadedJudge, quantization: str | None) -> float:
     """Bytes of the weights in the form in which scoring holds them."""
     judge, export = loaded.judge, loaded.description.get("export")
     form = quantization or loaded.description["settings"]["quantization"]
-    if export:
-        form = {"int8": "int8", "int4": "nf4"}.get(export["quantization"], form)
+    if export and export["quantization"] != "none":
+        # Weights that are stored in few bits stay so, whatever is asked for
+        form = export["quantization"]
     return weight_bytes(judge.backbone, judge.own_modules(), form)
 
 
@@ -190,6 +195,7 @@ def _work(loaded: LoadedJudge, found: _Found) -> float:
     """Operations for what was found; each pair is read alone."""
     judge, members = loaded.judge, len(loaded.description.get("members") or [None])
     tower = of_a_clip(judge.backbone, min(_CLIP_SECONDS, judge.backbone.max_seconds)).forward
+    # A frozen tower is the same in all members of an ensemble, and hears each clip once
     towers = members if judge.trains_tower else 1
     heard = tower * found.seconds / min(_CLIP_SECONDS, judge.backbone.max_seconds)
     return members * found.tokens * of_a_token(judge.backbone).forward + towers * heard
@@ -211,6 +217,7 @@ class _Found:
         """Look at some rows."""
         sources = {known_by(source): source for row in rows if isinstance(row.pair, Pair) for source in row.pair.clips}
         new = {key: source for key, source in sources.items() if key not in self._lengths}
+        # Reading a header is waiting for the disk, which on a network file system takes most of the time
         with ThreadPoolExecutor(available_cores()) as threads:
             for key, length in zip(new, threads.map(self._length, new.values()), strict=True):
                 self._lengths[key] = length
@@ -222,6 +229,7 @@ class _Found:
             except AudioError as error:
                 self.failed[error.kind] += 1
                 self.first_failure = self.first_failure or str(error)
+        # The oldest go first: rows that share a clip mostly stand together. One that comes back is counted again
         while len(self._lengths) > _KEPT:
             self._lengths.popitem(last=False)
 

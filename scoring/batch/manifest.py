@@ -205,6 +205,7 @@ class Manifest:
             if len(names) < _NAMES_SHOWN or "response_audio" in row:
                 names.update(dict.fromkeys(row))
             yield ManifestRow(position, line, _cells(row))
+        # Fields differ from row to row: who has read the file from its beginning knows them all
         if first == 0 <= position:
             self._check_columns(tuple(names))
 

@@ -245,6 +245,8 @@ def test_what_fills_the_last_block_of_adpcm_is_no_recording(codec, channels, cou
         clip = load_clip(patched(data, [(at, struct.pack("<I", declared))]))
         assert len(clip.samples) == expected
         assert np.abs(clip.samples[count - 1_000 : count] - PCM[count - 1_000 : count] / 32_768).max() < 0.01
+    for cut_off in (b"fact\x04\0\0\0", b"fmt \x20\0\0\0" + bytes(10)):
+        assert len(load_clip(data + cut_off).samples) == len(load_clip(data).samples)
 
 
 def test_a_byte_of_padding_is_no_sign_of_a_cut():

@@ -64,6 +64,11 @@ def ape(size: int) -> bytes:
     return item + footer
 
 
+def ape_of(before: int) -> bytes:
+    """A footer that claims all bytes before it."""
+    return b"APETAGEX" + struct.pack("<IIII", 2_000, before + 32, 1, 0) + bytes(8)
+
+
 ID3V1 = b"TAG" + bytes(125)
 LIKE_FRAMES = b"ID3\x04\x00\x00\x00\x00\x01\x00" + b"\xff\xfb\x90\x00" * 32
 TAGS = {
@@ -194,6 +199,8 @@ def test_files_that_are_not_whole_are_refused():
             b"".join(frames) + ape(200)[:-20] + (900).to_bytes(4, "little") + ape(200)[-16:],
             r"cut off, the last \d+ bytes",
         ),
+        (b"".join(frames) + b"LYRICSEND", r"damaged: at byte \d+"),
+        (b"".join(frames) + ape_of(len(b"".join(frames))), r"damaged: at byte \d+"),
         (id3(45) + b"pair_id,score\n" * 50, "no frame of MPEG audio"),
     ):
         with pytest.raises(AudioError, match=message):

@@ -64,6 +64,10 @@ def test_opus_whose_positions_do_not_begin_with_0(start):
     """As ffmpeg -ss -c copy and recorders of streams write it: what the encoder put in front is skipped as ever."""
     data = b"".join(with_changes(page, later=start) for page in pages_of(OPUS))
     np.testing.assert_array_equal(load_clip(data).samples, load_clip(OPUS).samples)
+    # An empty page of another stream changes nothing
+    pages = pages_of(data)
+    pages.insert(1, with_changes(b"OggS\0\x02" + bytes(21), serial=1))
+    np.testing.assert_array_equal(load_clip(b"".join(pages)).samples, load_clip(OPUS).samples)
     pages = pages_of(OPUS)
     first = struct.unpack_from("<q", pages[2], 6)[0]
     assert probe(b"".join(pages[:2] + pages[3:])).seconds == (COUNT - first) / RATE

@@ -13,7 +13,7 @@ from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.importers.clips import ClipCell
 from empathy_judge.data_modules.importers.table import read_pairs
 from empathy_judge.data_modules.ratings import Dimension
-from empathy_judge.data_modules.tables import SourceTable, TableMapping, plain_text
+from empathy_judge.data_modules.tables import SourceTable, TableMapping, plain_text, read_table
 from empathy_judge.eval.frame import read_frame
 
 PAIRS = SourceTable.of(Path("pairs.csv"), [{"pair_id": "p", "response_audio": "a.wav"}])
@@ -100,6 +100,12 @@ def test_byte_order_mark_is_no_part_of_the_header(source):
     pairs = source.table("pairs.csv", source.pairs)
     pairs.write_text(pairs.read_text(), encoding="utf-8-sig")
     assert len(source.load(pairs, source.table("r.csv", source.ratings)).pairs) == 4
+
+
+def test_a_comma_in_a_name_of_two_lines_is_no_separator(tmp_path):
+    (tmp_path / "survey.csv").write_text('id;"Well, how\ndoes it sound?"\n1;2,5\n')
+    table = read_table(tmp_path / "survey.csv")
+    assert (table.columns, table.decimal_comma) == (("id", "Well, how\ndoes it sound?"), True)
 
 
 def test_ragged_rows_and_broken_quotes(source):

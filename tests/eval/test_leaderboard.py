@@ -415,6 +415,9 @@ def test_what_raises_the_scores_of_the_judge_is_named(write, tmp_path):
     board = only(leaderboard(write(table({"v1": 3.0, "v2": 3.5})), stress=tmp_path))
     assert board.raised_by == ("louder",)
     assert any(sentence.startswith("These raise the judge's scores and should not: louder.") for sentence in board.text)
+    of_calm = table({"v1": 3.0, "v2": 3.5}).rename(columns=lambda name: name.replace("warmth", "calm"))
+    with pytest.raises(UserError, match=r"stress.json: measures 'warmth'; expected 'calm'"):
+        leaderboard(write(of_calm), stress=tmp_path)
 
 
 def test_a_lead_of_longer_responses_is_pointed_out(write):

@@ -51,6 +51,7 @@ def read(path: Path, options: Options) -> Imported:
         if match is None or options.recordings not in (None, match["recording"]):
             continue
         recording, system = match["recording"], f"{match['model']}/{match['prompt']}"
+        # Scripts of a recording that nobody answered may be missing: they are read only where there are answers
         if recording not in scripts:
             scripts[recording] = _scripts(path, files, recording)
         audio, cases = scripts[recording]
@@ -61,7 +62,9 @@ def read(path: Path, options: Options) -> Imported:
                 if not isinstance(case, str) or case not in cases or case in answers:
                     raise row.error("case_id", f"a case of script_info_{recording}.json, each once")
                 answers[case] = row.place("output_content"), row.values.get("output_content")
+        # Over scripts and not over answers, so that what a model was not run on is counted
         for (case, script), voice in product(cases.items(), VOICES):
+            # The cue is who speaks: such a script has no neutral voice, which is no answer that is missing
             if voice == "neutral" and script.get("spoken_info") in MAPPING.names["speaker"]:
                 continue
             where, answer = answers.get(case, ("", None))
@@ -89,6 +92,7 @@ def read(path: Path, options: Options) -> Imported:
 def _scripts(folder: Path, files: Mapping[str, Path], recording: str) -> tuple[str, dict[str, Mapping[str, Any]]]:
     """The folder of the recordings, and the scripts by their case id."""
     name = f"data_{recording}/script_info_{recording}.json"
+    # With a slash before both, so that a folder such as `old_data_human` is not taken for it
     found = [path for path in files if f"/{path}".endswith(f"/{name}")]
     if len(found) != 1:
         raise DataError(f"{folder}: {len(found)} files {name}; expected one, because there are answers to it")
@@ -117,6 +121,7 @@ def _pair(
     audio_file = _part(script, f"{voice}_audio_info").get(f"{voice}_input_audio_file")
     if not isinstance(audio_file, str):
         raise DataError(f"its script names no recording in '{voice}_audio_info'; expected FOLDER/FILE.wav")
+    # Answers lie in a folder for each cue, which is called like that of the recordings
     names = audio + audio_file, f"{answers}{audio_file.partition('/')[0]}/{answer['file']}"
     for name in names:
         if name not in files:
@@ -127,6 +132,7 @@ def _pair(
         "response_audio": response,
         "tags": {"cue_class": _CLASS_OF[cue], "cue": cue},
         "language": "en",
+        # The transcript of what was spoken comes first: the text that the model wrote may differ from it
         "response_text": text_of(answer.get("response_audio_transcript")) or text_of(answer.get("response_text")),
     }
 

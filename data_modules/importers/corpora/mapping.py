@@ -75,6 +75,7 @@ class CorpusMapping:
     def audio(self) -> list[str]:
         """All columns of audio."""
         columns = (columns.get(ours) for columns in (self.columns, *self.responses) for ours in (CONTEXT, RESPONSE))
+        # All are known before the first row is read: where clips lie is found from all values of these columns
         return [*(theirs for theirs in columns if theirs is not None), *self.other_audio]
 
     @property
@@ -126,6 +127,7 @@ class CorpusReader:
     def add_preference(self, pairs: Sequence[str], answer: str, rater: Any, dimension: str, where: str) -> None:
         """Adds what a rater answered who compared the two pairs of these ids."""
         better, strength = self.mapping.answers[answer]
+        # Responses are counted from 1: of two, 2 less the number of the better one is the place of the other
         self.found.add_preference(pairs[better - 1], pairs[2 - better], rater, dimension, float(strength), where)
 
     def links(self, row: TableRow, pair: Mapping[str, Any]) -> list[str]:
@@ -134,6 +136,7 @@ class CorpusReader:
         for link in self.mapping.groups:
             kind, _, ours = link.partition(" ")
             if kind == "text":
+                # Without a text no link: all rows that lack it would become one group
                 links += [f"text {pair[ours]}"] if pair[ours] else []
             elif kind == "clip":
                 cells = [turn["audio"] for turn in pair[ours]] if ours == CONTEXT else [pair[ours]]

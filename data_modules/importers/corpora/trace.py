@@ -50,6 +50,7 @@ def read(path: Path, options: Options) -> Imported:
                     if not isinstance(label, str) or label not in _ANSWERS:
                         raise bad_value(where, label, ", ".join(_ANSWERS))
                     comparison = (frozenset(pairs), dimension)
+                    # Nobody is named: who compares the same two again counts as another rater
                     repeats[comparison] += 1
                     reader.add_preference(pairs, label, f"label-{repeats[comparison]}", dimension, where)
                     labels[dimension, label] += 1

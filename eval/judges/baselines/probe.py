@@ -125,6 +125,7 @@ def learning_curve(what: str, dataset: PairDataset, *, resamples: int, seed: int
         sizes = dict.fromkeys(_SHARES, 0)
         for rows, left_out in even_folds(groups, min(FOLDS, len(set(groups.tolist()))), seed).split():
             for repeat in range(_REPEATS):
+                # Drawn once for all shares: a smaller part lies in the larger ones, which then differ in size alone
                 order = rng.permutation(np.unique(groups[rows]))
                 for share in _SHARES:
                     sample = rng.permutation(rows[np.isin(groups[rows], order[: max(2, round(share * len(order)))])])

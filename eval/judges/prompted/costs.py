@@ -53,6 +53,7 @@ def planned(judge: PromptedJudge, pairs: Sequence[Pair]) -> RequestPlan:
         dollars = session.budget.estimate(question)
         plan.anew += dollars
         key = cache_key(session.provider, question, task.sample)
+        # The stored answer to the first of them serves the others: they cost nothing
         if key in keys:
             plan.equal += 1
         elif session.answers.get(key) is None:
@@ -74,6 +75,7 @@ def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
     if plan.example is not None:
         sent = [provider.clips_in_words(plan.example)]
         sent.append("our instructions" if settings.hears == "audio" else "our instructions and transcripts")
+        # Only some pairs have a situation, and the question alone shows whether it is sent
         if any(text.startswith("Situation: ") for text in plan.example.texts):
             sent.append("the text about the situation")
         examples = f"; but for the mean ratings of {counted(settings.examples, 'example')}" if settings.examples else ""
@@ -102,6 +104,7 @@ def disclosure(judge: PromptedJudge, plan: RequestPlan, passes: int) -> str:
 def _last_day(judge: PromptedJudge) -> list[str]:
     """A line where the vendor retires the model, or has."""
     provider, model = judge.session.provider, judge.session.provider.listed
+    # Days of retirement are the vendor's: another server may serve the model for as long as it likes
     left = None if provider.elsewhere else days_left(model)
     if left is None or left > NOTICE:
         return []
@@ -130,6 +133,7 @@ def check_budget(judge: PromptedJudge, plan: RequestPlan, passes: int) -> None:
         UserError: If the vendor has retired the model, or a price or a budget is missing.
     """
     provider, budget = judge.session.provider, judge.session.budget
+    # All answers are stored and nothing is sent: those of a model that is retired can still be reported
     if not (plan.requests or passes > 1):
         return
     if not provider.elsewhere and (left := days_left(provider.listed)) is not None and left <= 0:

@@ -43,6 +43,7 @@ class GeminiProvider(Provider):
         }
 
     async def ask(self, question: Question) -> Reply:
+        # In megabytes of Base64, which makes four bytes of three
         size = sum(len(sound.wav) for sound in question.sounds) * 4 / 3e6
         if size > _MOST_BYTES / 1e6:
             message = f"{size:.0f} MB of audio; expected at most {_MOST_BYTES / 1e6:.0f} MB"
@@ -62,6 +63,7 @@ class GeminiProvider(Provider):
         wait = retry_after(*((delay.removesuffix("s"), 1.0) for delay in delays if delay.endswith("s")))
         error.wait = error.wait if wait is None else wait
         error.final |= any(detail.get("reason") == "API_KEY_INVALID" for detail in details)
+        # The quota of a day does not come back while a run waits
         error.final |= error.limited and any("PerDay" in str(detail.get("violations")) for detail in details)
         return error
 

@@ -64,6 +64,7 @@ class HumeProvider(DecisionProvider):
 
     async def ask(self, question: Question) -> Reply:
         seconds, text = self.seconds(question), _in_words(question)
+        # Before the file is made: two bytes for each sample, as `_joined` writes them
         size = 2 * _RATE * seconds + len(json.dumps(question.form.schema()))
         if not _SHORTEST <= seconds <= _LONGEST or size > _MOST_BYTES:
             expected = f"expected {_SHORTEST:g} to {_LONGEST:g} s and at most {_MOST_BYTES / 1e6:g} MB"
@@ -94,5 +95,6 @@ def _joined(sounds: list[Sound]) -> bytes:
         samples, rate = soundfile.read(io.BytesIO(sound.wav), dtype="float32")
         pieces += [silence, resample(samples, rate, _RATE)]
     file = io.BytesIO()
+    # Without the silence before the first clip
     soundfile.write(file, np.clip(np.concatenate(pieces[1:]), -1, 1), _RATE, format="WAV", subtype="PCM_16")
     return file.getvalue()

@@ -50,6 +50,7 @@ class QwenProvider(OpenAIProvider):
         reasons = [reason for chunk in chunks if (reason := read(chunk, "choices.0.finish_reason", str))]
         if not reasons:
             raise ValueError("the stream ends before the answer does")
+        # The arguments of a call come in pieces of their text
         calls = [
             read(call, "function.arguments", str) or ""
             for chunk in chunks
@@ -61,6 +62,7 @@ class QwenProvider(OpenAIProvider):
         }
         if calls:
             message["tool_calls"] = [{"function": {"arguments": "".join(calls)}}]
+        # Tokens are counted in an event of its own, behind the answer
         last = next((chunk for chunk in reversed(chunks) if isinstance(chunk, dict) and chunk.get("usage")), {})
         return {
             "model": read(chunks[0], "model", str),

@@ -11,6 +11,7 @@ import pytest
 import soundfile
 from empathy_judge import leaderboard
 from empathy_judge.core.errors import UserError
+from empathy_judge.eval.pages.leaderboard import read_clips, render_board
 
 from ..conftest import HOSTILE, Page
 
@@ -47,6 +48,14 @@ def test_the_page_plays_what_tells_systems_apart_and_where_people_disagree(score
     assert HOSTILE not in text
     assert "plain: judge 4.20, people 5.10 (1 rating)" in re.sub(r"\s+", " ", text)
     assert found.report.signature in text
+
+
+def test_pairs_that_are_not_shown_are_not_looked_for(scored):
+    found, asked = leaderboard(scored / "scores.csv", ratings=scored / "ratings.csv"), []
+    assert found.ratings is not None
+    find = read_clips(scored / "manifest.csv")
+    render_board(found.report, found.answers.rows, found.ratings.rows, lambda name: asked.append(name) or find(name))
+    assert len(asked) == 3 * 2 + 3
 
 
 def test_without_clips_the_page_has_no_players_and_all_figures(scored):

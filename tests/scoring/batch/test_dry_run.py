@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from empathy_judge.audio.decode import probe
 from empathy_judge.cli import main
-from empathy_judge.models.work import CUDA_CONTEXT, GIB
+from empathy_judge.models.work import CUDA_CONTEXT, GIB, weight_bytes
+from empathy_judge.scoring.artifact import described
 from empathy_judge.scoring.batch import dry_run
 from empathy_judge.scoring.batch.manifest import rows_of_manifest
 from empathy_judge.scoring.batches import bytes_per_token
@@ -72,6 +74,17 @@ def test_passes_memory_and_rate_on_a_gpu(judge_folder, write, scorer, capsys, mo
     lines = capsys.readouterr().out.splitlines()
     assert lines[2] == "passes on a GPU: at most 128 pairs and 16,384 tokens"
     assert lines[-1].startswith("time: 0 s on one H200, ")
+
+
+def test_weights_of_a_quantized_export_count_as_they_are_stored(judge_folder):
+    loaded = described(judge_folder, None)
+    quantized = {}
+    for form in ("none", "int8", "nf4"):
+        exported = replace(loaded, description={**loaded.description, "export": {"quantization": form}})
+        quantized[form] = dry_run._weights(exported, None)
+        assert quantized[form] == weight_bytes(loaded.judge.backbone, loaded.judge.own_modules(), form)
+    # Rows of 416 values are no whole blocks of 64: a fifth of the matrices is not in 4 bits
+    assert quantized["int8"] < quantized["nf4"] < 0.7 * quantized["none"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import csv
 from pathlib import Path
 
 import pytest
+from empathy_judge.cli import main
 from empathy_judge.core.errors import UserError
 from empathy_judge.scoring.batch.paired_folders import manifest_of_folders
 
@@ -63,3 +64,7 @@ def test_the_command_scores_two_folders(judge_folder, clips, tmp_path, capsys):
     rows = list(csv.DictReader(output_of(capsys, "score", str(judge_folder), *map(str, folders)).splitlines()))
     said = [(row["pair_id"], row["group_id"], row["system_id"], row["status"]) for row in rows]
     assert said == [("responses/x", "x", "responses", "ok"), ("responses/y", "y", "responses", "ok")]
+    assert main(["score", str(judge_folder), *map(str, folders), "--audio-root", str(clips)]) == 2
+    assert "expected a folder, with --manifest FILE" in capsys.readouterr().err
+    assert main(["score", str(judge_folder), *map(str, folders), "--situation", "at the vet"]) == 2
+    assert "--situation with folders; expected --manifest FILE with a column situation" in capsys.readouterr().err
