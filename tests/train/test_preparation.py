@@ -66,7 +66,6 @@ def test_one_turn_of_cross_validation(folds, train_arguments, tmp_path, every_ba
     assert report["dimensions"]["empathy"]["n_items"] == 6
     assert main(["evaluate", str(run), *words, "--split", "fold2"]) == DONE
     assert "warning: split fold2: this judge was trained on fold1, fold2" in capsys.readouterr().err
-    assert main(["evaluate", "constant", *words, "--split", "fold4"]) == DONE
 
     with pytest.raises(UserError, match="trained on other data: train_splits differs"):
         train([*train_arguments(
