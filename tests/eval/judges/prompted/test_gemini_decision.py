@@ -10,7 +10,7 @@ from empathy_judge.eval.judges import OK
 from google import genai
 from google.genai import types
 
-from .servers import SHARES, Response, answer, gemini_error, in_turn, level_answers, serve
+from .servers import SHARES, Response, answer, in_turn, level_answers, serve
 
 VENDOR = "gemini-decision"
 GIVEN = {"vocal_empathy": SHARES}
@@ -87,9 +87,3 @@ def test_tokens_are_charged_and_nothing_for_output(usage, dollars, scored):
 def test_audio_has_a_price_of_its_own_where_the_vendor_says_so(scored):
     found = scored(VENDOR, answer(VENDOR, GIVEN), settings=["samples=1", "price=1:2:0"], budget=1)
     assert found.row["meta"]["cost"] == pytest.approx((100 + 2 * 320) / 1e6)
-
-
-def test_a_wrong_key_ends_the_run(scored):
-    error = gemini_error(400, "INVALID_ARGUMENT", "API key not valid.", [{"reason": "API_KEY_INVALID"}])
-    with pytest.raises(Exception, match="gemini-decision:a-model: HTTP 400: API key not valid"):
-        scored(VENDOR, Response(error.body, 400), pairs=3)
