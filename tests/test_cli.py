@@ -120,7 +120,7 @@ def test_a_name_or_value_that_cannot_be_had_is_told_before_torch_is_loaded(
                 ("--trainer.gradient_clip_val .nan", "trainer.gradient_clip_val nan; expected"),
                 ("--seed -1", "seed -1; expected"),
                 ("--judge.depth 0", "judge.depth 0; expected"),
-                ("--data.augmentation.gain_probability 2", "data.augmentation"),
+                ("--data.augmentation.gain_probability 2", "augmentation: gain_probability 2.0"),
                 ("--trainer.callbacks []", "there is no setting trainer.callbacks"),
                 ("--default_root_dir x", "there is no setting default_root_dir"),
             )

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import empathy_judge
@@ -35,10 +36,15 @@ def _modules() -> Iterator[tuple[Path, list[str]]]:
             yield file, parts[:-1] if parts[-1] == "__init__" else parts
 
 
+@cache
+def _nodes(file: Path) -> list[ast.AST]:
+    return [*ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
+
+
 def _imported(file: Path, name: list[str]) -> Iterator[tuple[int, str]]:
     """Line and top part of what a file imports of ours."""
     package = ".".join(["empathy_judge", *(name if file.name == "__init__.py" else name[:-1])])
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in _nodes(file):
         if isinstance(node, ast.ImportFrom):
             module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
             imported = [f"{module}.{alias.name}" for alias in node.names]
@@ -68,7 +74,7 @@ def test_nothing_is_imported_from_above():
 def _files_imported(file: Path, name: list[str], files: Mapping[str, Path]) -> Iterator[Path]:
     """Files of ours that a file imports, at any place in it."""
     package = ".".join(["empathy_judge", *(name if file.name == "__init__.py" else name[:-1])])
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in _nodes(file):
         if isinstance(node, ast.ImportFrom):
             module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
             for alias in node.names:

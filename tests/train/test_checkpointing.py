@@ -99,7 +99,8 @@ def test_a_signal_before_or_in_a_validation_leaves_it_to_the_run_that_goes_on(
 @pytest.mark.parametrize(
     ("options", "saved_after"),
     [
-        ({"trainer__max_steps": 3}, 3),  # a run that had reached its last step would not validate
+        # a run that had reached its last step would not validate
+        pytest.param({"trainer__max_steps": 3}, 3, marks=pytest.mark.long),
         ({**TWICE_AN_EPOCH, "trainer__max_epochs": 1, "trainer__accumulate_grad_batches": 2}, 2),  # in mid-step
     ],
 )

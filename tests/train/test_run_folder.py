@@ -56,10 +56,12 @@ IN_MID_EPOCH = {
 @pytest.mark.parametrize(
     "kind",
     [
-        "plain", "by tokens", "validated every other epoch", "from a kernel without the language model",
+        "plain", "by tokens", "from a kernel without the language model",
         *(
             pytest.param(kind, marks=pytest.mark.long)
-            for kind in ("workers", "accumulated", "validated twice an epoch", "from a kernel")
+            for kind in (
+                "workers", "accumulated", "validated twice an epoch", "validated every other epoch", "from a kernel",
+            )
         ),
     ],
 )  # fmt: skip
