@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 from empathy_judge.eval.judges import OK
-from google import genai
-from google.genai import types
 
 from .servers import SHARES, Response, answer, in_turn, level_answers, serve
 
@@ -39,6 +37,9 @@ def test_both_clips_and_words_between_them(scored, make_pairs):
 
 def test_googles_own_client_sends_the_same(make_judge, make_pairs):
     """google-genai 3.4.0 (`google.genai.decisions`; 3.6.1 did, too), told the version: by itself it asks v1."""
+    from google import genai
+    from google.genai import types
+
     judge = make_judge(VENDOR, "http://127.0.0.1:9")
     body = judge.session.provider.request(judge.tasks(make_pairs(1))[0].build())
     with serve(in_turn([Response(answer(VENDOR, GIVEN))])) as server:
