@@ -116,8 +116,8 @@ def test_a_name_or_value_that_cannot_be_had_is_told_before_torch_is_loaded(
         *(
             (["train", "--config", "nano", "--data.path", "d", "--run", "r", *words.split()], message)
             for words, message in (
-                ("--trainer.max_epochs -5", "trainer.max_epochs -5; expected"),
-                ("--trainer.gradient_clip_val .nan", "trainer.gradient_clip_val nan; expected"),
+                ("--trainer.max_epochs -5", "trainer.max_epochs -5; expected -1 to 1000000000"),
+                ("--trainer.gradient_clip_val .nan", "trainer.gradient_clip_val nan; expected a finite number, 0 to "),
                 ("--seed -1", "seed -1; expected"),
                 ("--judge.depth 0", "judge.depth 0; expected"),
                 ("--data.augmentation.gain_probability 2", "augmentation: gain_probability 2.0"),

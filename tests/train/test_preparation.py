@@ -127,11 +127,6 @@ def test_training_hears_augmented_clips_and_validation_does_not(train_arguments,
     assert not any(torch.equal(one, other) for one, other in zip(plain, whole[:3], strict=True))
 
 
-def test_impossible_augmentation_is_refused(train_arguments, tmp_path, capsys):
-    words = train_arguments(tmp_path / "run", data__augmentation__gain_probability=2, cache__what="none")
-    assert "augmentation: gain_probability 2.0; expected 0 to 1" in failed(capsys, "train", *words)
-
-
 @pytest.mark.parametrize(
     ("pairs", "unrated", "counts"), [(2, {}, "'empathy' has 2"), (4, {"warmth": "validation"}, "'warmth' has 0")]
 )
