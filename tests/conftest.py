@@ -31,8 +31,8 @@ os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it cuBLAS is not de
 # The evaluate library keeps a cache where the environment says when it is imported
 _hugging_face = tempfile.TemporaryDirectory(prefix="empathy-judge-tests-")
 os.environ["HF_HOME"] = _hugging_face.name
-# Processes that synthesise speech, or read data on some versions of Python, begin with this loaded
-multiprocessing.set_forkserver_preload(["empathy_judge.train.collate"])
+# Processes that synthesise speech begin with this loaded
+multiprocessing.set_forkserver_preload(["empathy_judge.data_modules.sample"])
 
 # Where tests with the marker `gpu` compute: `cpu` runs all that they do on a machine without a GPU
 TEST_DEVICE = os.environ.get("EMPATHY_JUDGE_TEST_DEVICE", "cuda")

@@ -73,7 +73,9 @@ def test_a_place_that_is_taken_is_refused_before_torch_is_loaded(tmp_path):
     assert (done.stdout, done.stderr.splitlines()) == ("[2, 2, 2, 2] set()\n", [line] * 4)
 
 
-def test_a_name_that_cannot_be_had_is_told_before_torch_is_loaded(judge_folder, trained_run, dataset_folder, tmp_path):
+def test_a_name_or_value_that_cannot_be_had_is_told_before_torch_is_loaded(
+    judge_folder, trained_run, dataset_folder, tmp_path
+):
     """Importing takes seconds, looking a name up a tenth of one."""
     lost = json.loads((judge_folder / "judge.json").read_text())
     lost["settings"] |= {"backbone": "no/such-backbone", "revision": "main"}
@@ -111,6 +113,18 @@ def test_a_name_that_cannot_be_had_is_told_before_torch_is_loaded(judge_folder, 
         (["compare", "constant", "probe:no/such-backbone", *data], no_backbone),
         (["challenge", "echomind", str(judge_folder), *data, *elsewhere], no_folder),
         (["stress", str(judge_folder), *data, *elsewhere], no_folder),
+        *(
+            (["train", "--config", "nano", "--data.path", "d", "--run", "r", *words.split()], message)
+            for words, message in (
+                ("--trainer.max_epochs -5", "trainer.max_epochs -5; expected -1 to 1000000000"),
+                ("--trainer.gradient_clip_val .nan", "trainer.gradient_clip_val nan; expected a finite number, 0 to "),
+                ("--seed -1", "seed -1; expected"),
+                ("--judge.depth 0", "judge.depth 0; expected"),
+                ("--data.augmentation.gain_probability 2", "augmentation: gain_probability 2.0"),
+                ("--trainer.callbacks []", "there is no setting trainer.callbacks"),
+                ("--default_root_dir x", "there is no setting default_root_dir"),
+            )
+        ),
     ]
     program = (
         "import sys\n"

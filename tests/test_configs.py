@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import empathy_judge
@@ -199,7 +197,6 @@ def test_a_tree_is_laid_over_the_recipes_that_it_names_as_words_are(tmp_path, pa
         (["--judge.pooling=median"], "judge.pooling median; expected last_token, response_mean, attention"),
         (['--judge.lora.parts=["decoder"]'], "judge.lora.parts decoder; expected language_model, projector"),
         (["--trainer.max_epochs=many"], "trainer.max_epochs many; expected int or null"),
-        (["--trainer.max_epochs=-5"], "trainer.max_epochs -5; expected -1 to 1000000000"),
         (["--trainer.devices=1000"], "trainer.devices 1000; expected -1 to "),
         (
             ["--trainer.val_check_interval=00:00:10:00"],
@@ -220,7 +217,7 @@ def test_a_tree_is_laid_over_the_recipes_that_it_names_as_words_are(tmp_path, pa
         (["--judge.lora.alpha=nan"], "judge.lora.alpha nan; expected a finite number"),
         (["--judge.depth=inf"], "judge.depth inf; expected a finite number"),
         (["--data.augmentation.noise_snr=[nan, 1]"], "data.augmentation.noise_snr nan; expected a finite number"),
-        (["--trainer.gradient_clip_val=nan"], "trainer.gradient_clip_val nan; expected a finite number, 0 to "),
+        (["--patience=0"], "patience 0; expected 1 to 1000000000"),
         (["--default_root_dir=x"], "there is no setting default_root_dir (did you mean run?); see"),
         (["--trainer.default_root_dir=x"], "there is no setting trainer.default_root_dir (did you mean run?); see"),
         (["--out", "x"], "there is no setting out (did you mean run?); see"),
@@ -299,26 +296,6 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(recipe, extra, 
         parser.recipe(parsed)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--trainer.max_epochs", "-5"], ["--trainer.gradient_clip_val", ".nan"], ["--seed", "-1"],
-        ["--judge.depth", "0"], ["--data.augmentation.gain_probability", "2"], ["--trainer.callbacks", "[]"],
-        ["--default_root_dir", "x"],
-    ],
-)  # fmt: skip
-def test_a_wrong_value_is_refused_before_anything_heavy_is_loaded(words):
-    program = """
-import sys
-from empathy_judge.cli import main
-code = main(["train", "--config", "nano", "--data.path", "d", "--run", "r", *sys.argv[1:]])
-assert not {"torch", "lightning", "transformers"} & set(sys.modules)
-sys.exit(code)
-"""
-    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr.count("\n"), done.stderr[:7]) == (2, 1, "error: ")
-
-
 def test_every_number_of_a_recipe_has_a_range(parser):
     """Those of LoRA, of what the head reads, of augmentation, the depth and the window check themselves."""
     elsewhere = (
@@ -355,12 +332,6 @@ def test_a_revision_of_a_folder_is_refused(parser, tmp_path):
         with pytest.raises(UserError, match=r"judge.revision 'v2': backbone .* is a folder; expected null"):
             parser.parse(words)
     parser.parse(["--config", "nano", "--data.path", "d", "--judge.backbone", "org/name", "--judge.revision", "v2"])
-
-
-def test_no_patience_is_refused(parser):
-    """It ended a run before its first step, which then said that it had no best checkpoint."""
-    with pytest.raises(UserError, match=r"patience 0; expected 1 to 1000000000"):
-        parser.parse(["--config", "nano", "--data.path", "d", "--patience", "0"])
 
 
 def test_a_dry_run_is_about_another_machine(parser):

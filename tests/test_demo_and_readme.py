@@ -32,14 +32,7 @@ from empathy_judge.scoring import three_way
 from rich.table import Table
 
 from .conftest import failed
-from .eval.judges.prompted.servers import (
-    Request,
-    Response,
-    gemini_answer,
-    gemini_decision_answer,
-    openai_answer,
-    serve,
-)
+from .eval.judges.prompted.servers import Request, Response, gemini_answer, gemini_decision_answer, openai_answer, serve
 from .pages import DOCS, ROOT, blocks, commands, python_blocks
 from .serving.services import live
 

@@ -65,8 +65,7 @@ def test_whole_numbers():
 
 
 @pytest.mark.parametrize(
-    "value",
-    [1.5, np.float64(1.5), np.float32(1.5), np.float16(1.5), Decimal("1.5"), Fraction(3, 2), np.array(1.5)[()]],
+    "value", [1.5, np.float64(1.5), np.float32(1.5), np.float16(1.5), Decimal("1.5"), Fraction(3, 2), np.array(1.5)[()]]
 )
 def test_numbers_of_all_types(value):
     assert as_float(value) == 1.5

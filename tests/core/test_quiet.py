@@ -99,25 +99,6 @@ def test_two_processes_and_a_cluster_are_as_quiet(dataset_folder, judge_folder, 
     check_quiet(*train, str(tmp_path / "moved"), "--resume", "true", "--trainer.max_epochs", "2")
 
 
-def test_no_import_prints_anything():
-    """bitsandbytes 0.50.2 warns while it is imported, but only on a CPU with AVX-512 BF16: PEFT, which imports it, is
-    imported while the loggers are quiet, and their levels are put back."""
-    program = """
-import logging, sys
-logger, asked = logging.getLogger("bitsandbytes.backends.cpu.ops"), []
-class Watch:
-    def find_spec(self, name, path=None, target=None):
-        if name == "bitsandbytes":
-            asked.append(logger.isEnabledFor(logging.WARNING))
-sys.meta_path.insert(0, Watch())
-from empathy_judge.eval.modules import SCORE
-import empathy_judge.models.weight_files
-assert (asked, logger.level) == ([False], 0), (asked, logger.level)
-from empathy_judge import Scorer
-"""
-    check_quiet("-c", program)
-
-
 def test_matplotlib_without_a_home_says_nothing():
     """As in containers: it caches fonts in a temporary folder then."""
     unset = ("HOME", "MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")

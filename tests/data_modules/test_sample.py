@@ -117,7 +117,7 @@ def test_same_seed_same_bytes_whatever_the_workers(small, tmp_path):
     assert PairDataset.load(tmp_path / "again").card.content_hash == dataset.card.content_hash
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_script_whose_processes_cannot_begin_ends_in_one_line(tmp_path):
     """Each process imports the script, which calls `make_sample` again."""
     script = tmp_path / "script.py"

@@ -11,12 +11,7 @@ import pytest
 from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.data_modules.schema import DatasetCard, Dimension, Pair, PairDataset
-from empathy_judge.data_modules.targets import (
-    fit_rater_model,
-    item_weights,
-    training_targets,
-    variance_components,
-)
+from empathy_judge.data_modules.targets import fit_rater_model, item_weights, training_targets, variance_components
 from empathy_judge.data_modules.training_items import RatedPairs
 
 NAN = float("nan")

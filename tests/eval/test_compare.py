@@ -78,12 +78,7 @@ def test_a_notebook_shows_people_beside_the_judge(make_tone_judge, make_dataset)
     shown = found._repr_html_()
     (own,) = found.report.dimensions.values()
     ceiling, rater = own.ceiling.panel_mean.value, own.ceiling.spearman.value
-    for text in (
-        f"{own.spearman.value:.2f} [",
-        f"{ceiling:.2f}",
-        f"{rater:.2f} [",
-        "split test (synthetic ratings)",
-    ):
+    for text in (f"{own.spearman.value:.2f} [", f"{ceiling:.2f}", f"{rater:.2f} [", "split test (synthetic ratings)"):
         assert text in shown
     assert own.verdict.text in shown.replace("&#x27;", "'")  # whole
     assert "<script>" not in shown

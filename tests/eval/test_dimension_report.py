@@ -166,7 +166,7 @@ _DESCRIPTION = {
 def test_a_judge_that_takes_long_for_good(make_dataset):
     dataset = make_dataset(n_groups=30, noise=0.4)
     judge = long_is_good(0.05)
-    found = evaluate(judge, dataset)
+    found = evaluate(judge, dataset, checks=(), resamples=100)
     report, items = found.report, found.items
     found = report.dimensions["empathy"].length.seconds
     seconds = [probe(pair.response).seconds for pair in dataset.subset("test").pairs]
@@ -184,7 +184,7 @@ def test_people_who_like_length_too_are_no_bias(make_dataset):
     dataset = make_dataset(n_groups=30, noise=0.4)
     lengths = {pair.pair_id: probe(pair.response).seconds for pair in dataset.pairs}
     ratings = dataset.ratings.assign(score=dataset.ratings["pair_id"].map(lengths) * 20)
-    found = evaluate(long_is_good(0.0), replace(dataset, ratings=ratings)).report
+    found = evaluate(long_is_good(0.0), replace(dataset, ratings=ratings), checks=(), resamples=50).report
     difference = found.dimensions["empathy"].length.seconds.difference
     assert (difference.low, difference.value, difference.high) == pytest.approx((0, 0, 0), abs=1e-9)
 
@@ -213,7 +213,7 @@ def test_length_bias_is_said_where_it_is_certain(make_dataset, sign, more):
 
     def reported(noise: float) -> Any:
         judge = long_is_good(noise, sign=sign)
-        return evaluate(judge, dataset, checks=()).report.dimensions["empathy"]
+        return evaluate(judge, dataset, checks=(), resamples=100).report.dimensions["empathy"]
 
     own = reported(0.02)
     (sentence,) = sentences("length", length=own.length)

@@ -42,7 +42,7 @@ def table(tmp_path_factory) -> TableDimension:
     }  # fmt: skip
     path: Path = tmp_path_factory.mktemp("verdict") / "scores.csv"
     long_table(people | judges, "warmth", group=np.arange(N) // PER_GROUP).to_csv(path, index=False)
-    found = measure_agreement(read_frame(path, {}), list(judges), resamples=500)
+    found = measure_agreement(read_frame(path, {}), list(judges), resamples=200)
     return found.dimensions[0]
 
 

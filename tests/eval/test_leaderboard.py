@@ -240,10 +240,7 @@ def test_scores_of_several_judges_are_refused_and_of_unknown_ones_said(write):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda rows: rows.assign(pair_id="other"),
-            "expected each pair_id, rater_id, dimension once; it .*row 1",
-        ),
+        (lambda rows: rows.assign(pair_id="other"), "expected each pair_id, rater_id, dimension once; it .*row 1"),
         (lambda rows: rows.assign(pair_id=[f"x{n}" for n in range(len(rows))]), "rates none of the scored responses"),
         (lambda rows: rows.assign(score=7), r"column 'score': value 7; expected for warmth: 1 to 5 \(39 more\)"),
         (lambda rows: rows.assign(score="high"), "column 'score': value 'high'; expected a finite number"),
@@ -251,10 +248,7 @@ def test_scores_of_several_judges_are_refused_and_of_unknown_ones_said(write):
             lambda rows: rows.drop(columns="rater_id"),
             "no column 'rater_id'; it has .*; expected pair_id, .* import table MANIFEST --ratings ratings.csv",
         ),
-        (
-            lambda rows: pd.concat([rows, rows[:1]]),
-            "row 41.*'v1/0'; expected each .* once; it stands at .*row 1",
-        ),
+        (lambda rows: pd.concat([rows, rows[:1]]), "row 41.*'v1/0'; expected each .* once; it stands at .*row 1"),
     ],
 )
 def test_ratings_that_do_not_fit_are_refused(write, tmp_path, change: Change, message):

@@ -15,10 +15,7 @@ from empathy_judge.eval.plan_systems import plan_systems
 from empathy_judge.eval.report.base import read_report
 from empathy_judge.eval.report.others import PlanReport
 from empathy_judge.eval.statistics.agreement import spearman
-from empathy_judge.eval.statistics.planning import (
-    standard_error,
-    standard_error_of_difference,
-)
+from empathy_judge.eval.statistics.planning import standard_error, standard_error_of_difference
 from scipy import stats
 
 from ..conftest import output_of, real_data

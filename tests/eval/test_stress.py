@@ -117,11 +117,7 @@ def test_a_judge_that_follows_length_is_found_out(scorer, dataset_folder):
     assert {one.verdict for one in found.dimensions["warmth"].values()} == {"holds"}
     never, groups = found.dimensions["warmth"]["twice"].raised, len({one.group_id for one in data.pairs})
     assert (never.low, never.high) == (0.0, pytest.approx(1 - 0.025 ** (1 / groups)))
-    assert (found.unit, found.n_pairs, found.raised) == (
-        "standard error",
-        len(data.pairs),
-        ("silence", "twice"),
-    )
+    assert (found.unit, found.n_pairs, found.raised) == ("standard error", len(data.pairs), ("silence", "twice"))
     assert found.text == ("2 of 4 changes raise the score and should not: silence, twice. A policy would find them.")
     assert few.n_pairs == 5
     tables = list(stress_views(found))

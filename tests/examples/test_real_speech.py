@@ -32,6 +32,7 @@ def imported(tmp_path_factory) -> Path:
     return data
 
 
+@pytest.mark.long
 def test_import_to_score(imported, tmp_path, capsys):
     data, run, report = Path(shutil.copytree(imported, tmp_path / "data")), tmp_path / "run", tmp_path / "report"
     output_of(capsys, "split", data, "--by", "group_id")

@@ -20,6 +20,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -52,12 +53,18 @@ def _seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def _sample(folder: Path) -> Path:
-    """Sixty pairs of the synthetic sample, not split."""
+@cache
+def _spoken() -> tempfile.TemporaryDirectory[str]:
     from empathy_judge.data_modules.sample import make_sample
 
-    make_sample(folder / "sample", groups=SCRIPTS, seed=SEED, workers=1)
-    return folder / "sample"
+    folder = tempfile.TemporaryDirectory(prefix="golden-sample-")
+    make_sample(Path(folder.name) / "sample", groups=SCRIPTS, seed=SEED, workers=1)
+    return folder
+
+
+def _sample(folder: Path) -> Path:
+    """Sixty pairs of the synthetic sample, not split; spoken once."""
+    return Path(shutil.copytree(Path(_spoken().name) / "sample", folder / "sample"))
 
 
 def _pairs(folder: Path) -> list[Any]:

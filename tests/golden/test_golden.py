@@ -59,6 +59,7 @@ LONG = {"splits": pytest.mark.long}
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("worker_in_process")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, ())) for name in golden.GOLDEN])
 def test_nothing_has_moved(name: str) -> None:
     if name in golden.NEEDS_REAL_DATA and golden.REAL is None:

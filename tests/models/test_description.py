@@ -35,7 +35,7 @@ VALUES: list[Any] = [
     "../..", "a\0b", [], [1], ["x", "x"], {}, {"a": 1}, [[1]],
 ]  # fmt: skip
 EACH = 4  # of the values for each key, by turns
-TRIED = 60  # one of so many edits; the test marked `long` tries them all
+TRIED = 150  # one of so many edits; the test marked `long` tries them all
 KINDS = ["plain", "histogram", "ensemble", "merged"]
 
 

@@ -73,16 +73,9 @@ CASES = {
         _counts(),
         shift=True,
     ),
-    "bradley_terry": Case(
-        partial(bradley_terry, temperature=0.3),
-        (_scores(3), _scores(4)),
-        LEADS,
-        shift=True,
-    ),
+    "bradley_terry": Case(partial(bradley_terry, temperature=0.3), (_scores(3), _scores(4)), LEADS, shift=True),
     "centring": Case(
-        lambda chosen, rejected, _, mask: centring(chosen, rejected, mask),
-        (_scores(3), _scores(4)),
-        LEADS,
+        lambda chosen, rejected, _, mask: centring(chosen, rejected, mask), (_scores(3), _scores(4)), LEADS
     ),
 }
 COUNTED = torch.tensor([[1, 1], [1, 0], [0, 1], [1, 1], [1, 1], [0, 0]], dtype=torch.bool)

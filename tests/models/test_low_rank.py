@@ -25,11 +25,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import Qwen2Config, Qwen2Model
 
 OWN, PEFT = AdaptedLinear.forward, Linear.forward
-COUNTS = {
-    "scoring": (38, 750e3),
-    "training": (120, 1_900e3),
-    "training with dropout": (135, 2_300e3),
-}
+COUNTS = {"scoring": (38, 750e3), "training": (120, 1_900e3), "training with dropout": (135, 2_300e3)}
 """Most operations of a layer, and most bytes that they read and write for each token."""
 BEFORE = {"scoring": (80, 2_362e3), "training with dropout": (224, 4_337e3)}
 """The same of PEFT's layers and the official norms."""

@@ -45,7 +45,7 @@ def asked() -> list[Pair | AudioError]:
     contexts = [clip(0.3 + 0.2 * number, number) for number in range(6)]
     pairs: list[Pair | AudioError] = [
         Pair(str(n), clip(0.2 + 0.05 * (n % 7), 10 + n % 23), (Turn("user", contexts[n % 6]),) if n % 5 else ())
-        for n in range(46)
+        for n in range(26)
     ]
     pairs[3:3] = [AudioError("an error in place of a pair", "x"), Pair("missing", Path("no such.wav"))]
     pairs.append(Pair("long", clip(200.0)))
@@ -93,7 +93,7 @@ def test_members_of_an_ensemble_hear_what_was_decoded_once(make_judge, asked, tm
     )
     check_same(said(ahead(both, 4, windows=False).run(asked)), said(Predictor(both, 4, windows=False).run(asked)))
     watched.happened.clear()
-    assert len(list(Predictor(both, 64, measures=True).run(good))) == 46
+    assert len(list(Predictor(both, 64, measures=True).run(good))) == 26
     distinct = {source for pair in good for source in pair.clips}
     assert sum(what.startswith("decoded") for what in watched.happened) == len(distinct)
 
@@ -272,7 +272,7 @@ def test_no_pair_is_lost_where_memory_runs_out_behind_what_was_made(judge, asked
 def test_calls_from_several_threads_take_turns(judge, asked):
     expected, predictor = said(Predictor(judge, 4, windows=False).run(asked)), ahead(judge, 4, windows=False)
     with ThreadPoolExecutor(4) as threads:
-        for found in threads.map(lambda _: said(predictor.run(asked)), range(8)):
+        for found in threads.map(lambda _: said(predictor.run(asked)), range(4)):
             check_same(found, expected)
 
 

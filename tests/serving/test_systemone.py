@@ -126,18 +126,9 @@ def test_a_real_judge_gives_its_shares(make_judge, tmp_path):
     ("changed", "message"),
     [
         ({"questions": {"warmth": QUESTION}}, "questions.warmth: expected an id or instructions"),
-        (
-            {"questions": {"empathy": {**QUESTION, "criteria": WORDS[:3]}}},
-            "questions.empathy.criteria: 3 levels",
-        ),
-        (
-            {"questions": {"empathy": {"type": "noul", "instructions": "?"}}},
-            "questions.empathy.type: expected",
-        ),
-        (
-            {"questions": {"empathy": {**QUESTION, "weight": 1}}},
-            "questions.empathy.weight: not known; ",
-        ),
+        ({"questions": {"empathy": {**QUESTION, "criteria": WORDS[:3]}}}, "questions.empathy.criteria: 3 levels"),
+        ({"questions": {"empathy": {"type": "noul", "instructions": "?"}}}, "questions.empathy.type: expected"),
+        ({"questions": {"empathy": {**QUESTION, "weight": 1}}}, "questions.empathy.weight: not known; "),
         ({"questions": {"empathy": {**QUESTION, "criteria": [*WORDS[:4], ""]}}}, "questions.empathy.criteria.4: "),
         ({"questions": {}}, "questions: "),
         ({"questions": {"": {**QUESTION, "instructions": "empathy"}}}, "questions..[key]: expected to have at least 1"),
@@ -146,10 +137,7 @@ def test_a_real_judge_gives_its_shares(make_judge, tmp_path):
         ({"files": CLIPS}, "audio: expected clips there, or in files"),
         ({"audio": []}, "audio: "),
         ({"audio": CLIPS * 5}, "audio: expected to have at most 9 items"),
-        (
-            {"audio": ["http://127.0.0.1/a.wav"]},
-            "audio, clip 1: expected a data URL such as data:audio/wav;base64",
-        ),
+        ({"audio": ["http://127.0.0.1/a.wav"]}, "audio, clip 1: expected a data URL such as data:audio/wav;base64"),
         ({"audio": ["file:///etc/passwd"]}, "audio, clip 1: expected a data URL"),
         ({"audio": [CLIPS[0], "UklGRg=="]}, "audio, clip 2: expected a data URL"),
         ({"audio": ["data:audio/wav;base64,?"]}, "audio, clip 1: no Base64"),
@@ -245,10 +233,7 @@ def test_the_client_of_typesafe_works(deciding):
     question = client.Score(instructions="How well does the voice fit?", criteria=WORDS)
     asked = {"questions": {"empathy": question}, "extra_body": {"audio": CLIPS}}
     connect = {"api_key": "sesame", "compression": False}  # with Python 3.14 it would send Zstandard
-    with (
-        live(deciding, token="sesame") as service,
-        client.TypeSafeClient(base_url=service.url, **connect) as own,
-    ):
+    with live(deciding, token="sesame") as service, client.TypeSafeClient(base_url=service.url, **connect) as own:
         answer = own.system_one(state={"situation": "At the vet."}, **asked).answers["empathy"]
         assert [model.name for model in own.models.list().models] == ["judge"]
         with pytest.raises(client.TypeSafeUnprocessableEntityError, match="name a dimension of this judge"):

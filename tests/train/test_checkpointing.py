@@ -70,11 +70,13 @@ def test_a_signal_before_or_in_a_validation_leaves_it_to_the_run_that_goes_on(
     options = {"trainer__logger": "false", "trainer__max_epochs": 2, "data__eval_batch_size": 2, **options}
     batches: list[int] = []
     plain = getattr(JudgeModule, moment)
+    sent = signal.SIGUSR1 if moment == "training_step" else signal.SIGTERM
+    before = signal.getsignal(sent)
 
     def step(module: JudgeModule, batch: Any, number: int) -> Any:
         batches.append(number)
         if len(batches) == (3 if moment == "training_step" else 1):
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), sent)
         return plain(module, batch, number)
 
     train(train_arguments(tmp_path / "whole", **options))
@@ -84,8 +86,9 @@ def test_a_signal_before_or_in_a_validation_leaves_it_to_the_run_that_goes_on(
         patch.setattr(JudgeModule, moment, step)
         with pytest.raises(SystemExit) as stopped:
             train(train_arguments(tmp_path / "run", **options))
-    assert stopped.value.code == ASKED_TO_STOP
+    assert stopped.value.code == ASKED_TO_STOP == 75
     assert "asked to stop: saved after step 3; --resume auto" in capsys.readouterr().err
+    assert signal.getsignal(sent) == before
     assert batches == ([0, 1, 2] if moment == "training_step" else [0])
     assert validated == []
     train([*train_arguments(tmp_path / "run", **options), "--resume", "auto"])
@@ -96,7 +99,8 @@ def test_a_signal_before_or_in_a_validation_leaves_it_to_the_run_that_goes_on(
 @pytest.mark.parametrize(
     ("options", "saved_after"),
     [
-        ({"trainer__max_steps": 3}, 3),  # a run that had reached its last step would not validate
+        # a run that had reached its last step would not validate
+        pytest.param({"trainer__max_steps": 3}, 3, marks=pytest.mark.long),
         ({**TWICE_AN_EPOCH, "trainer__max_epochs": 1, "trainer__accumulate_grad_batches": 2}, 2),  # in mid-step
     ],
 )
@@ -318,7 +322,6 @@ def test_processes_ask_each_other_before_torchrun_loses_patience(seconds, looks,
 @pytest.mark.parametrize(
     ("moment", "line"),
     [
-        ("setup", "the same command goes on (train: with --resume auto)"),
         ("on_fit_start", "the same command goes on (train: with --resume auto)"),
         ("on_train_start", "saved after step 1; --resume auto goes on from there"),
         ("on_train_epoch_end", "saved after step 3; --resume auto goes on from there"),

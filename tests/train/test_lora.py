@@ -122,26 +122,10 @@ def test_lora_dropout_acts_in_training_and_not_in_validation(trained_run, train_
     assert not any(module.training for module in loaded.judge.modules())
 
 
-# ---------------------------------------------------------------- the fused optimizer, which runs on a CPU as well
-
-
 # ---------------------------------------------------------------- the folder of a run
 
 
-def test_metrics_of_the_first_part_survive_a_resumption(train_arguments, tmp_path):
-    run = tmp_path / "run"
-    train(train_arguments(run, trainer__max_epochs=1))
-    before = metrics(run)
-    train([*train_arguments(run, trainer__max_epochs=2), "--resume", "true"])
-    after = metrics(run)
-    assert sorted(before["epoch"].dropna().unique()) == [0]
-    assert sorted(after["epoch"].dropna().unique()) == [0, 1]
-    old, new = (t.loc[t["epoch"] == 0, "val_agreement"].dropna().tolist() for t in (before, after))
-    assert len(old) == 1
-    assert old == new
-
-
-def test_a_run_that_was_moved_keeps_its_best_checkpoint(run, train_arguments, tmp_path):
+def test_a_run_that_was_moved_keeps_its_metrics_and_its_best_checkpoint(run, train_arguments, tmp_path):
     """Its best score, one that no later epoch reaches, stands beside the path of the folder where it was."""
     checkpoint = torch.load(run / LAST, weights_only=True)
     (state,) = (state for key, state in checkpoint["callbacks"].items() if "val_agreement" in key and "Model" in key)
@@ -149,9 +133,10 @@ def test_a_run_that_was_moved_keeps_its_best_checkpoint(run, train_arguments, tm
     state["best_model_score"] = state["kth_value"] = torch.tensor(2.0)
     state["best_k_models"] = dict.fromkeys(state["best_k_models"], torch.tensor(2.0))
     torch.save(checkpoint, run / LAST)
-    best = (run / BEST).read_bytes()
+    best, before = (run / BEST).read_bytes(), validation(run)
     train([*train_arguments(run, trainer__max_epochs=5), "--resume", "true"])
     assert sorted(metrics(run)["epoch"].dropna().unique()) == [0, 1, 2, 3, 4]
+    assert validation(run)[:4] == before
     assert (run / BEST).read_bytes() == best
     after = torch.load(run / LAST, weights_only=True)["callbacks"]
     (state,) = (state for key, state in after.items() if "val_agreement" in key and "Model" in key)

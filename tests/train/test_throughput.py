@@ -24,34 +24,31 @@ def work(monkeypatch) -> list[float]:
     return counted
 
 
-def test_a_run_counts_its_pairs_tokens_and_padding(work, every_batch, train_arguments, tmp_path, capsys):
+def test_a_run_counts_its_pairs_tokens_and_padding_and_says_how_far_it_is(
+    work, every_batch, train_arguments, tmp_path, capsys, monkeypatch
+):
     """12 pairs in batches of 4, two epochs."""
+    monkeypatch.setattr(parallel, "LINE_SECONDS", 0.0)
     masks: list[torch.Tensor] = []
     every_batch(lambda module, batch, number: masks.append(batch.inputs.attention_mask))
-    train(train_arguments(tmp_path / "run", trainer__max_epochs=2, trainer__log_every_n_steps=0))
+    options = {"trainer__max_epochs": 2, "trainer__accumulate_grad_batches": 2, "trainer__log_every_n_steps": 0}
+    train(train_arguments(tmp_path / "run", **options))
     tokens, places = sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
     assert len(masks) == 6
     assert work[:3] == [24, tokens, places]
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("trained on 24 pairs in ")
-    assert f"{1 - tokens / places:.1%} padding".replace("%", " %") in last
-
-
-def test_a_log_says_how_far_training_is(train_arguments, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(parallel, "LINE_SECONDS", 0.0)
-    words = train_arguments(tmp_path / "run", trainer__max_epochs=2, trainer__accumulate_grad_batches=2)
-    train(words)
     lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("trained on 24 pairs in ")
+    assert f"{1 - tokens / places:.1%} padding".replace("%", " %") in lines[-1]
     steps = [line for line in lines if line.startswith("training: ")]
     assert [line.split(",")[0] for line in steps] == [f"training: {done} of 4" for done in (0, 1, 2, 2, 3, 4)]
     assert steps[0].endswith("per second, epoch 1")
     assert steps[-1].endswith("0 s left, epoch 2")
     assert sum(line.startswith("validation: ") for line in lines) >= 2
-    train([*words, "--run", str(tmp_path / "quiet"), "--trainer.enable_progress_bar", "false"])
-    assert "training: " not in capsys.readouterr().err
 
 
-def test_waiting_for_data_counts_and_validation_does_not(work, train_arguments, tmp_path, monkeypatch):
+def test_waiting_for_data_counts_and_validation_does_not(work, train_arguments, tmp_path, monkeypatch, capsys):
+    """And nothing is said of progress where none is asked for."""
+    monkeypatch.setattr(parallel, "LINE_SECONDS", 0.0)
     collate, validation_step = Collate.__call__, JudgeModule.validation_step
 
     def slow_collate(made, items):
@@ -59,16 +56,17 @@ def test_waiting_for_data_counts_and_validation_does_not(work, train_arguments, 
         return collate(made, items)
 
     def slow_validation(module, batch, batch_idx):
-        time.sleep(0.5)
+        time.sleep(0.2)
         validation_step(module, batch, batch_idx)
 
     monkeypatch.setattr(Collate, "__call__", slow_collate)
     monkeypatch.setattr(JudgeModule, "validation_step", slow_validation)
     started = time.perf_counter()
-    train(train_arguments(tmp_path / "run", trainer__max_epochs=1))
+    train(train_arguments(tmp_path / "run", trainer__max_epochs=1, trainer__enable_progress_bar="false"))
     elapsed = time.perf_counter() - started
+    assert "training: " not in capsys.readouterr().err
     *_, seconds, waiting, _ = work
-    assert 0.3 <= waiting < seconds < elapsed - 1.5  # 3 batches of training and of validation pairs
+    assert 0.3 <= waiting < seconds < elapsed - 0.6  # 3 batches of training and of validation pairs
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -83,7 +81,8 @@ def test_the_line_at_the_end(processes):
 
 def test_a_profile_of_lightning_is_written(train_arguments, tmp_path):
     run, profile = tmp_path / "run", tmp_path / "profile"
-    words = train_arguments(run, trainer__max_epochs=1, trainer__logger="false", trainer__profiler="PyTorchProfiler")
+    few = {"trainer__max_epochs": 1, "trainer__limit_train_batches": 1, "trainer__limit_val_batches": 1}
+    words = train_arguments(run, **few, trainer__logger="false", trainer__profiler="PyTorchProfiler")
     train([*words, "--trainer.profiler.dirpath", str(profile), "--trainer.profiler.filename", "summary"])
     (page,) = profile.glob("*.txt")
     assert "aten::" in Path(page).read_text(encoding="utf-8")

@@ -158,14 +158,7 @@ def test_weights_and_biases_offline_needs_neither_account_nor_network(wandb, tra
     # WandbLogger of Lightning 2.6.6 writes where the command is run, unless it is told a folder
     assert not any((tmp_path / "here").iterdir())
     (written,) = (tmp_path / "run" / "logs").glob("wandb/offline-run-*/*.wandb")
-    told = (
-        "content_hash",
-        "splits",
-        "noise_ceiling",
-        "learning_rate",
-        "val_spearman",
-        "mfu",
-    )
+    told = ("content_hash", "splits", "noise_ceiling", "learning_rate", "val_spearman", "mfu")
     assert [name for name in told if name.encode() not in written.read_bytes()] == []
     stored = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert stored["trainer"]["logger"]["class_path"].endswith("WandbLogger")

@@ -151,10 +151,7 @@ def test_other_input_begins_anew(large, monkeypatch):
 def test_two_imports_into_one_folder(large):
     notes = stage_of(large) / STAGE_NOTES
     notes.mkdir(parents=True)
-    with (
-        FileLock(notes / "lock"),
-        pytest.raises(DataError, match="dataset: another process is writing it; wait"),
-    ):
+    with FileLock(notes / "lock"), pytest.raises(DataError, match="dataset: another process is writing it; wait"):
         large.load()
     assert len(large.load().pairs) == PAIRS
 

@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 from empathy_judge.data_modules.ratings import RatingTable
 from empathy_judge.eval.statistics.agreement import spearman
-from empathy_judge.eval.statistics.planning import (
-    components,
-    design_effect,
-    influence,
-    paired_contexts,
-    standard_error,
-)
+from empathy_judge.eval.statistics.planning import components, design_effect, influence, paired_contexts, standard_error
 from scipy import stats
 
 

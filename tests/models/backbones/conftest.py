@@ -87,6 +87,9 @@ FAMILIES = sorted(path.stem for path in (Path(__file__).parent / "families").glo
 WITHOUT_TOWER = ["gemma4_unified"]
 WITHOUT_PACKING = ["nemotron_h_omni"]  # Mamba carries a state from one pair of a row to the next
 ENCODERS = ["hubert", "wav2vec2", "wav2vec2_bert", "wavlm", "whisper"]
+OF_EACH_KIND = ["gemma3n", "hubert", "nemotron_h_omni", "qwen2_audio", "voxtral", "whisper"]
+"""For what no family does by itself: attention within a window, an encoder of samples, Mamba, clips in one row, whole
+windows, an encoder of spectrograms."""
 
 
 def described(name: str) -> Any:

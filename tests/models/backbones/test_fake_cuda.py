@@ -7,6 +7,7 @@ Backward passes and what `transformers` asks only of true tensors are run on the
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -143,7 +144,7 @@ def on_gpu(*tensors: torch.Tensor | None) -> bool:
     return all(tensor is None or tensor.device == CUDA for tensor in tensors)
 
 
-# ---------------------------------------------------------------- what is run, of every family in two precisions
+# ---------------------------------------------------------------- what is run
 
 
 def states_and_poolings(gpu: OnCuda) -> None:
@@ -297,29 +298,25 @@ def windows(gpu: OnCuda) -> None:
     assert score.shape == (len(PAIRS), len(SCALES))
 
 
-WHAT = states_and_poolings, training_step, scorer, windows
+@pytest.mark.parametrize("depth", [None, pytest.param(0.5, marks=pytest.mark.long)])
+def test_everything_runs_on_one_device_and_no_value_is_asked_for(on_cuda):
+    with on_cuda.mode:
+        training_step(on_cuda)
 
 
 @pytest.mark.parametrize(
-    ("what", "depth"),
+    ("what", "family"),
     [
-        *(pytest.param(what, None, id=what.__name__) for what in WHAT),
-        *(
-            pytest.param(what, 0.5, id=f"{what.__name__} at half depth", marks=pytest.mark.long)
-            for what in (training_step, scorer)
-        ),
+        *itertools.product([states_and_poolings, scorer], ["qwen2_audio", "gemma4", "nemotron_h_omni", "whisper"]),
+        *itertools.product([heads_and_losses, windows], ["qwen2_audio", "whisper"]),
     ],
+    indirect=["family"],
 )
-def test_everything_runs_on_one_device_and_no_value_is_asked_for(on_cuda, what):
+@pytest.mark.parametrize("depth", [None, pytest.param(0.5, marks=pytest.mark.long)])
+def test_what_stands_above_the_backbone_hardly_depends_on_it(on_cuda, what):
+    """Masks on either side do: of a window, of a state that is carried on, and of a tower."""
     with on_cuda.mode:
         what(on_cuda)
-
-
-@pytest.mark.parametrize("family", ["qwen2_audio", "whisper"], indirect=True)
-@pytest.mark.parametrize("depth", [None])
-def test_heads_and_losses_do_not_depend_on_the_family(on_cuda):
-    with on_cuda.mode:
-        heads_and_losses(on_cuda)
 
 
 @pytest.mark.parametrize(

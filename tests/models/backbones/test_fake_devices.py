@@ -69,12 +69,19 @@ def spread_over(gpus: list[torch.device], network: torch.nn.Module, layers: str)
         module._buffers |= {name: own.to(gpus[0]) for name, own in module._buffers.items() if own.device.type == "cpu"}
 
 
-@pytest.mark.parametrize("gpus", [[CUDA], [CUDA, torch.device("cuda:1")]], ids=["one GPU", "two GPUs"])
+TWO = [CUDA, torch.device("cuda:1")]
+
+
 @pytest.mark.parametrize(
-    "name",
+    ("name", "gpus"),
     [
-        name if name in ("qwen2_audio", "whisper", "gemma3n") else pytest.param(name, marks=pytest.mark.long)
-        for name in FAMILIES
+        ("qwen2_audio", [CUDA]),
+        *((name, TWO) for name in ("qwen2_audio", "whisper", "gemma3n")),
+        *(
+            pytest.param(name, TWO, marks=pytest.mark.long)
+            for name in FAMILIES
+            if name not in ("qwen2_audio", "whisper", "gemma3n")
+        ),
     ],
 )
 def test_a_judge_that_is_spread_hears_and_reads_where_its_backbone_begins(name, gpus, make_family, monkeypatch):

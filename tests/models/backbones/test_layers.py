@@ -15,9 +15,9 @@ from empathy_judge.scoring.export.write import write_backbone
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from .conftest import judge_of, loaded, refused
+from .conftest import OF_EACH_KIND, judge_of, loaded, refused
 
-CASES = [("first", True), ("first", False), ("half", True), ("half", False), ("full", False)]
+CASES = [("first", True), ("half", False), ("full", False)]
 """Depth, and whether the final norm follows. A whole language model with its norm is that of `test_base.py`."""
 
 
@@ -120,6 +120,7 @@ def test_a_surplus_weight_above_is_an_error_still(make_family, tmp_path):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("family", OF_EACH_KIND, indirect=True)
 def test_an_exported_backbone_has_its_layers_alone_and_is_loaded_again(family, tmp_path):
     judge = judge_at(family, 1)
     write_backbone(judge.backbone, None, "float32", tmp_path / "cut")

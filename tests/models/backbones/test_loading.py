@@ -178,9 +178,7 @@ def test_an_encoder_has_no_language_model_to_quantize(quantization, encoder):
 
 
 @pytest.mark.parametrize(
-    ("family", "unused"),
-    [("gemma3n", "vision"), ("gemma4", "vision"), ("whisper", ".decoder.")],
-    indirect=["family"],
+    ("family", "unused"), [("gemma3n", "vision"), ("gemma4", "vision"), ("whisper", ".decoder.")], indirect=["family"]
 )
 def test_what_a_judge_does_not_use_is_neither_made_nor_needed(family, unused, with_weights):
     def without(tensors):

@@ -82,11 +82,7 @@ def test_a_probe_on_a_tower_that_lora_would_train_encodes_each_clip_once_and_tra
     encoded.clear()
     train(train_arguments(tmp_path / "second", **words, cache__folder=tmp_path / "kept", seed=1))
     assert encoded == []
-
-
-def test_the_untrained_fusion_has_no_say_in_a_probe(whisper, train_arguments, dataset_folder, tmp_path, monkeypatch):
-    words = {**READ, "judge__backbone": whisper.folder, "method": "probe"}
-    train(train_arguments(tmp_path / "run", **words))
+    # the untrained fusion has no say
     judge, pairs = load_any(tmp_path / "run").judge, PairDataset.load(dataset_folder).pairs[:4]
     inputs = judge.build_inputs(pairs)
     with torch.no_grad():

@@ -137,11 +137,7 @@ def test_names_of_columns_with_spaces_around_them_are_read(clips):
         ("m.csv", "response_audio,response_audio\na,b\n", "column 'response_audio' stands twice in the header"),
         ("m.csv", b"response_audio\n" + b"a" * (2**24 + 1), "line 2: a longer line; expected lines of at most 16 MiB"),
         ("m.jsonl", '{"response_audio": "a"}\n{"response_audio"\n', "row 2 (line 2): not readable as JSON"),
-        (
-            "m.jsonl",
-            '{"response_audio": "a", "response_audio": "b"}\n',
-            "'response_audio' stands twice in an object",
-        ),
+        ("m.jsonl", '{"response_audio": "a", "response_audio": "b"}\n', "'response_audio' stands twice in an object"),
         ("m.jsonl", "[1]\n", "row 1 (line 1): value [1]; expected one JSON object per line"),
         ("m.jsonl", '{"response_audio": "a", "pair_id": 1.5}\n', "column 'pair_id': value 1.5; expected text"),
         (

@@ -89,12 +89,7 @@ def test_what_cannot_be_asked_is_told(spec, told, opened):
 
 @pytest.mark.parametrize(
     ("length", "situation", "status"),
-    [
-        (0.5, None, "clips too short"),
-        (301, None, "clips too long"),
-        (1.0, None, OK),
-        (1.0, "x" * 950, "text too long"),
-    ],
+    [(0.5, None, "clips too short"), (301, None, "clips too long"), (1.0, None, OK), (1.0, "x" * 950, "text too long")],
 )
 def test_what_the_service_refuses_is_not_sent(length, situation, status, scored, make_pairs):
     pair = replace(make_pairs(1)[0], response=clip(200, length, 4_000), situation=situation)
@@ -123,9 +118,3 @@ def test_tokens_are_those_that_were_received(scored):
 def test_errors_of_the_gateway_and_of_the_service(status, body, told, scored):
     with pytest.raises(UserError, match=told):
         scored(VENDOR, Response(body, status), pairs=9, settings=["samples=1", "concurrency=1"])
-
-
-def test_too_many_requests_are_asked_again(scored):
-    limited = Response({"message": "API rate limit exceeded"}, 429, {"retry-after": "0.1"})
-    found = scored(VENDOR, limited, answer(VENDOR, GIVEN))
-    assert (found.row["status"], len(found.requests)) == (OK, 2)

@@ -20,8 +20,6 @@ from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.openai import OpenAIProvider
 from empathy_judge.eval.judges.prompted.runner import ATTEMPTS
 from empathy_judge.eval.judges.prompted.settings import parse_settings
-from google.genai import types as gemini
-from openai.types.chat import completion_create_params as openai_types
 from pydantic import TypeAdapter
 
 from .conftest import OPENAI_PRICE, RUNNER
@@ -42,6 +40,14 @@ from .servers import (
 VENDORS = ("openai", "gemini")
 
 
+@pytest.fixture
+def openai_types() -> Any:
+    """Of the vendor's own client, which takes seconds to import."""
+    from openai.types.chat import completion_create_params
+
+    return completion_create_params
+
+
 def same_sound(wav: bytes, source: Any) -> None:
     samples, rate = soundfile.read(io.BytesIO(wav))
     assert rate == source.rate
@@ -51,7 +57,7 @@ def same_sound(wav: bytes, source: Any) -> None:
 # ---------------------------------------------------------------- what is sent
 
 
-def test_openai_gets_both_clips_labelled_in_text(scored, make_pairs):
+def test_openai_gets_both_clips_labelled_in_text(scored, make_pairs, openai_types):
     (pair,) = make_pairs(1)
     (request,) = scored("openai", answer("openai", GOOD), settings=["samples=1", "answers=function"]).requests
     assert request.path == "/v1/chat/completions"
@@ -75,7 +81,7 @@ def test_openai_gets_both_clips_labelled_in_text(scored, make_pairs):
         assert secret not in json.dumps(request.body)
 
 
-def test_openai_audio_models_get_no_schema_and_always_a_clip(make_judge, make_pairs):
+def test_openai_audio_models_get_no_schema_and_always_a_clip(make_judge, make_pairs, openai_types):
     provider = OpenAIProvider("gpt-audio-1.5", parse_settings(["hears=transcript"], "x"))
     assert provider.modes[0] == "function"
     assert provider.host == "api.openai.com"
@@ -91,6 +97,8 @@ def test_openai_audio_models_get_no_schema_and_always_a_clip(make_judge, make_pa
 
 
 def test_gemini_gets_both_clips_and_a_schema(scored, make_pairs):
+    from google.genai import types as gemini
+
     (pair,) = make_pairs(1)
     found = scored("gemini", answer("gemini", GOOD))
     (request,) = found.requests
@@ -203,12 +211,13 @@ FAULTS: dict[str, dict[str, Response]] = {
 }
 for _vendor, _faults in FAULTS.items():
     _faults["cut connection"] = Response(answer(_vendor, GOOD), cut=True)
-    _faults["slow"] = Response(answer(_vendor, GOOD), delay=1.5)
+    _faults["slow"] = Response(answer(_vendor, GOOD), delay=0.7)
 
 
 @pytest.mark.parametrize(("vendor", "case"), [(vendor, case) for vendor, cases in FAULTS.items() for case in cases])
-def test_passing_fault_is_tried_again(vendor, case, scored):
-    found = scored(vendor, FAULTS[vendor][case], answer(vendor, GOOD), settings=["samples=1", "timeout=1"])
+def test_passing_fault_is_tried_again(vendor, case, scored, monkeypatch):
+    monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
+    found = scored(vendor, FAULTS[vendor][case], answer(vendor, GOOD), settings=["samples=1", "timeout=0.5"])
     assert (found.row["status"], found.row["score"]) == (OK, 4)
     assert len(found.requests) == 2
     if "hint" in case:

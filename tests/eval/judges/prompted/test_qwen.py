@@ -11,7 +11,6 @@ from empathy_judge.eval.judges import OK
 from empathy_judge.eval.judges.prompted.costs import disclosure, planned
 from empathy_judge.eval.judges.prompted.qwen import QwenProvider
 from empathy_judge.eval.judges.prompted.settings import parse_settings
-from openai.types.chat import ChatCompletionChunk, completion_create_params
 from pydantic import TypeAdapter
 
 from ...conftest import dataset_of
@@ -45,6 +44,8 @@ SPOKEN = [
 
 
 def test_a_stream_is_read_as_one_answer(scored):
+    from openai.types.chat import ChatCompletionChunk, completion_create_params
+
     for one in SPOKEN:
         ChatCompletionChunk.model_validate(one)
     found = scored("qwen", stream(*SPOKEN), settings=["samples=1", "price=1:2:3"])

@@ -111,13 +111,6 @@ def test_an_answer_may_be_wrapped(scored):
     assert found.row["meta"]["versions"] == ["clef-omni-1"]
 
 
-@pytest.mark.parametrize(("status", "kind"), [(400, "HTTP 400"), (422, "HTTP 422")])
-def test_what_is_wrong_with_a_request_is_quoted(status, kind, scored):
-    body = {"detail": [{"loc": ["body", "questions"], "msg": "at most\n10 levels", "type": "value_error"}]}
-    with pytest.raises(UserError, match=rf"the last with {kind}: body\.questions: at most 10 levels$"):
-        scored(VENDOR, Response(body, status), pairs=9, settings=["samples=1", "concurrency=1"])
-
-
 def counting(tokens: list[int]):
     left = list(tokens)
     return lambda request: Response(systemone_answer(GIVEN, usage={"input_tokens": left.pop(0)}))
