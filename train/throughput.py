@@ -47,51 +47,77 @@ class ProgressLines(Callback):
         self._validation.update(batch_idx + 1)
 
 
+class StepClock:
+    """What steps of training did, and how long they took. Validations and what is saved between two epochs do not
+    count. Nothing waits for a GPU."""
+
+    def __init__(self) -> None:
+        self.pairs = self.padded = 0  # rows (a comparison is two); tokens with the padding of the longest row
+        self.tokens: int | Tensor = 0  # stays on the device, which would be waited for otherwise
+        self.seconds = self.waiting = 0.0
+        self._since: float | None = None  # end of the last step; None = the clock stands
+
+    def start(self) -> None:
+        """Count seconds from here."""
+        self._since = time.perf_counter()
+
+    def stop(self) -> None:
+        """Count no seconds until the next batch is there."""
+        self._since = None
+
+    def batch_is_there(self) -> None:
+        """A step begins: what passed since the last one was waiting."""
+        now = time.perf_counter()
+        waited = 0.0 if self._since is None else now - self._since
+        self.waiting += waited
+        self.seconds += waited
+        self._since = now
+
+    def step_is_done(self, batch: Batch) -> None:
+        """Count the step."""
+        mask = batch.inputs.attention_mask
+        self.pairs += len(batch.labels.targets)
+        self.padded += mask.numel()
+        # A sum on the device: to read it as a number at each step would make the host wait for the GPU
+        self.tokens = self.tokens + mask.sum()
+        now = time.perf_counter()
+        self.seconds += 0.0 if self._since is None else now - self._since
+        self._since = now
+
+
 class Throughput(Callback):
     """Says at the end how fast training was, and what share of it was padding and waiting for data.
 
     Lightning's `ThroughputMonitor` waits for the GPU at each step and knows neither padding nor waiting. Here a GPU is
-    waited for once, at the end. Validations do not count.
+    waited for once, at the end.
     """
 
     def __init__(self) -> None:
-        self._pairs = self._padded = 0
-        self._tokens: int | Tensor = 0  # stays on the device, which would be waited for otherwise
-        self._seconds = self._waiting = 0.0
-        self._since: float | None = None  # end of the last step; None = a validation was since then
+        self._clock = StepClock()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock; what is saved between two epochs does not count."""
-        self._since = time.perf_counter()
+        """Start the clock."""
+        self._clock.start()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int) -> None:
-        """The batch is there: what passed since the last step was waiting."""
-        now = time.perf_counter()
-        waited = 0.0 if self._since is None else now - self._since
-        self._waiting += waited
-        self._seconds += waited
-        self._since = now
+        """The batch is there."""
+        self._clock.batch_is_there()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
-        """Count the step: rows (a comparison is two), tokens, and tokens with the padding of the longest row."""
-        mask = batch.inputs.attention_mask
-        self._pairs += len(batch.labels.targets)
-        self._padded += mask.numel()
-        self._tokens = self._tokens + mask.sum()
-        now = time.perf_counter()
-        self._seconds += 0.0 if self._since is None else now - self._since
-        self._since = now
+        """Count the step."""
+        self._clock.step_is_done(batch)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop the clock until the next step."""
-        self._since = None
+        self._clock.stop()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the line, of all processes together."""
         device = trainer.strategy.root_device
-        work = [self._pairs, float(self._tokens), self._padded, self._seconds, self._waiting, peak_memory(device)]
+        own = self._clock
+        work = [own.pairs, float(own.tokens), own.padded, own.seconds, own.waiting, peak_memory(device)]
         table = torch.tensor([work], dtype=torch.float64)
         if trainer.world_size > 1:
             table = trainer.strategy.all_gather(table[0].to(device)).cpu()

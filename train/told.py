@@ -10,12 +10,12 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
-from torch import Tensor
 
 from ..core.processes import duration, say
 from ..models.work import of_a_token
 from .collate import Batch
 from .module import JudgeModule
+from .throughput import StepClock
 
 _SIDE = {"cuda": 8192, "cpu": 512}
 """Of the square matrices whose product says what a device reaches."""
@@ -35,11 +35,7 @@ class RunFacts(Callback):
         """Keep the settings, as in `config.yaml`."""
         self._settings = settings
         self._rate = self._work = 0.0
-        self._start()
-
-    def _start(self) -> None:
-        self._tokens: Tensor | int = 0
-        self._pairs, self._seconds, self._since = 0, 0.0, None
+        self._clock = StepClock()
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Tell the loggers about the run."""
@@ -66,40 +62,36 @@ class RunFacts(Callback):
         self._rate = matrix_rate(trainer.strategy.root_device, dtype)
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Start the clock."""
-        self._start()
-        self._since = time.perf_counter()
+        """Start the clock of this epoch."""
+        self._clock = StepClock()
+        self._clock.start()
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
     ) -> None:
-        """Start the clock after a validation."""
-        # Set already within an epoch, where the time since the last step counts: the data loader's wait is in it
-        self._since = self._since or time.perf_counter()
+        """The batch is there."""
+        self._clock.batch_is_there()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
-        """Count the step; nothing waits for a GPU."""
-        self._pairs += len(batch.labels.targets)
-        # A sum on the device: to read it as a number at each step would make the host wait for the GPU
-        self._tokens = self._tokens + batch.inputs.attention_mask.sum()
-        now = time.perf_counter()
-        self._seconds, self._since = self._seconds + now - (self._since or now), now
+        """Count the step."""
+        self._clock.step_is_done(batch)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Stop the clock."""
-        self._since = None
+        """Stop the clock until the next step."""
+        self._clock.stop()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Tell the loggers how fast the epoch was, and the terminal what it reached."""
-        if not trainer.is_global_zero or not self._seconds:
+        clock = self._clock
+        if not trainer.is_global_zero or not clock.seconds:
             return
         assert isinstance(pl_module, JudgeModule)
-        speed = {"pairs_per_second": trainer.world_size * self._pairs / self._seconds}
+        speed = {"pairs_per_second": trainer.world_size * clock.pairs / clock.seconds}
         # Tokens of this process alone, as the rate is that of one device; pairs are those of all processes
         if self._rate:
-            speed["mfu"] = self._work * float(self._tokens) / self._seconds / self._rate
+            speed["mfu"] = self._work * float(clock.tokens) / clock.seconds / self._rate
         for logger in trainer.loggers:
             logger.log_metrics(speed, trainer.global_step)
         say(self._line(trainer, pl_module, speed["pairs_per_second"]))
@@ -118,7 +110,7 @@ class RunFacts(Callback):
                 own = "undefined" if math.isnan(float(spearman)) else f"{float(spearman):.2f}"
                 told = f" ({', '.join(beside)})" if beside else ""
                 parts.append(f"Spearman {own}{told} for {name}")
-        return f"{'; '.join(parts)}; {rate:,.3g} pairs/s, {duration(self._seconds)}"
+        return f"{'; '.join(parts)}; {rate:,.3g} pairs/s, {duration(self._clock.seconds)}"
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
