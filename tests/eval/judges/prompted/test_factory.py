@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import re
 import signal
 import subprocess
@@ -361,7 +362,7 @@ KEY = "sk-planted-QzXwVkJqZz"
 
 
 @pytest.mark.slow
-def test_no_key_and_no_audio_in_anything_that_is_written(rated_folder, tmp_path, monkeypatch, capfd):
+def test_no_key_and_no_audio_in_anything_that_is_written(rated_folder, tmp_path, monkeypatch, capsys):
     """A key is planted; the server repeats it in its errors."""
     number = itertools.count()
 
@@ -378,17 +379,19 @@ def test_no_key_and_no_audio_in_anything_that_is_written(rated_folder, tmp_path,
             return openai_error(400, told) if to_openai else gemini_error(400, "INVALID_ARGUMENT", told)
         return Response(answer("openai", GOOD) if to_openai else answer("gemini", GOOD))
 
-    monkeypatch.setenv("EMPATHY_JUDGE_API_KEY", KEY)
+    environment = os.environ | {"EMPATHY_JUDGE_API_KEY": KEY, "OPENAI_LOG": "debug"}
     with serve(behave) as server:
         out = tmp_path / "out"
         gemini = f"gemini:m,base_url={server.url},samples=1,price=2:2:12"
         more = ["--out", str(out), "--split", "train"]
         arguments = command(server.url, rated_folder, tmp_path / "answers.sqlite", *more)
         arguments.insert(arguments.index("constant"), gemini)
-        assert main(arguments[3:]) in (0, 1)  # 1 where a request was refused for good
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, env=environment)
+        assert done.returncode in (0, 1), done.stderr  # 1 where a request was refused for good
         assert {"authorization", "x-goog-api-key"} <= {name for one in server.requests for name in one.headers}
         audio = server.requests[0].body["messages"][-1]["content"][1]["input_audio"]["data"]
         asked = len(server.requests)
+        monkeypatch.setenv("EMPATHY_JUDGE_API_KEY", KEY)
         assert main([*arguments[3:], "--dry-run"]) == 0
         assert len(server.requests) == asked
 
@@ -397,12 +400,13 @@ def test_no_key_and_no_audio_in_anything_that_is_written(rated_folder, tmp_path,
 
     with serve(refuse) as server:
         assert main(command(server.url, rated_folder, tmp_path / "other.sqlite")[3:]) == 2
-    shown = capfd.readouterr()
+    shown = capsys.readouterr()
     assert '"model": "m"' in shown.out
     assert shown.err.strip().splitlines()[-1].startswith("error: openai:m: HTTP 401: ")
+    written = [done.stdout, done.stderr, shown.out, shown.err]
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert len(files) >= 4
-    everything = f"{shown.out}\n{shown.err}".encode() + b"".join(file.read_bytes() for file in files)
+    everything = "\n".join(written).encode() + b"".join(file.read_bytes() for file in files)
     for secret in (KEY, KEY[-4:], "Bearer", audio[200:240]):
         assert secret.encode() not in everything, secret
     assert asked > 50

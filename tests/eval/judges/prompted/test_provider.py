@@ -211,13 +211,13 @@ FAULTS: dict[str, dict[str, Response]] = {
 }
 for _vendor, _faults in FAULTS.items():
     _faults["cut connection"] = Response(answer(_vendor, GOOD), cut=True)
-    _faults["slow"] = Response(answer(_vendor, GOOD), delay=0.7)
+    _faults["slow"] = Response(answer(_vendor, GOOD), delay=1.5)
 
 
 @pytest.mark.parametrize(("vendor", "case"), [(vendor, case) for vendor, cases in FAULTS.items() for case in cases])
 def test_passing_fault_is_tried_again(vendor, case, scored, monkeypatch):
     monkeypatch.setattr(f"{RUNNER}._FIRST_DELAY", 0.01)
-    found = scored(vendor, FAULTS[vendor][case], answer(vendor, GOOD), settings=["samples=1", "timeout=0.5"])
+    found = scored(vendor, FAULTS[vendor][case], answer(vendor, GOOD), settings=["samples=1", "timeout=1"])
     assert (found.row["status"], found.row["score"]) == (OK, 4)
     assert len(found.requests) == 2
     if "hint" in case:
