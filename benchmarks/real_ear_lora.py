@@ -133,6 +133,7 @@ def run(name: str, ear: str, rank: int, seed: int, variant: str, options: argpar
     window = f"clip + {SILENCE:g} s"
     judge = real_ear.judge_on(backbone, dataset, SILENCE)
     file = options.work / name / f"{ear} {window}.npz".replace(" ", "_")
+    file.parent.mkdir(exist_ok=True)
     study = Study(dataset, judge, activations_of(dataset, judge, file))
     whole, _ = study.predict(real_ear.METHODS["probe"], parts["train"] + parts["validation"], test, seed, False)
     shutil.rmtree(folder / "run")
