@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..train.settings import ShippedRecipe
 
 
-_OF_WHOLE = ("quantization", "check_data", "check_split", "accept_loss")  # options of --form merged alone
+_OF_WHOLE = ("quantization", "check_data", "check_split", "accept_loss", "device")  # options of --form merged alone
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def require_judges(specs: Iterable[str], backbone: str | None = None) -> None:
         elif not (is_prompted(spec) or spec in BASELINES or spec.startswith((SCORES, HUMAN))):
             if not Path(spec).exists():
                 raise UserError(
-                    f"judge {spec!r}: expected a judge folder, a run folder, openai:MODEL, gemini:MODEL, "
+                    f"judge {spec!r}: expected a judge folder, a run folder, VENDOR:MODEL ({', '.join(PROVIDERS)}), "
                     f"probe:JUDGE_OR_BACKBONE, scores:FILE, human:RATER, {', '.join(BASELINES)}{_hint(spec)}"
                 )
             require_judge(Path(spec), backbone)

@@ -220,6 +220,8 @@ def make_plan(
         raise UserError(f"--difference {difference:g}: expected less than the agreement, {agreement:.2f}")
     if between is not None and not -1 <= between <= 1:
         raise UserError(f"--between {between:g}: expected a correlation, from -1 to 1")
+    if not items and 0 < pilot.n_items < 4:
+        raise UserError(f"the pilot has {counted(pilot.n_items, 'item')}; expected 4 or more, or --items")
     items = sorted(set(items)) or [factor * (pilot.n_items or 100) for factor in (1, 4, 16, 64)]
     if items[0] < 4:
         raise UserError(f"--items {items[0]}: expected 4 or more")

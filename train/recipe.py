@@ -40,7 +40,8 @@ Config = str | Path | Sequence[str] | Mapping[str, Any]
 """A recipe: its name or file, a tree of settings, or words of a command line."""
 _WIDTH = 100  # of a comment
 _HERE = {"WandbLogger": ".", "MLFlowLogger": "./mlruns"}  # what `save_dir` is by default (Lightning 2.6.6)
-_NOT_KEPT = ("dry_run", "json", "clip_seconds", "gpu_gib")
+_OF_DRY_RUN = ("clip_seconds", "gpu_gib")
+_NOT_KEPT = ("dry_run", "json", *_OF_DRY_RUN)
 
 
 class RecipeParser:
@@ -107,6 +108,9 @@ class RecipeParser:
         for where, tree in typed:
             _check_numbers(tree, parsed, where)
         check_ranges(parsed, "")
+        for name in _OF_DRY_RUN if not parsed.dry_run else ():
+            if parsed[name] is not None:
+                raise UserError(f"--{name.replace('_', '-')} {parsed[name]:g}; expected with --dry-run")
         return parsed
 
     def _tree(self, config: Mapping[str, Any]) -> dict[str, Any]:

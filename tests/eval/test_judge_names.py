@@ -31,4 +31,5 @@ def test_a_vendor_that_is_none_gets_a_hint(spec, hint):
     with pytest.raises(UserError) as told:
         require_judges([spec])
     assert str(told.value).endswith(hint)
+    assert f"VENDOR:MODEL ({', '.join(PROVIDERS)})" in str(told.value)
     assert "\n" not in str(told.value)

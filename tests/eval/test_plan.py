@@ -178,13 +178,16 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
         ("plan --variance item=1 residual=1 --between 2", "--between 2: expected a correlation"),
         ("plan {table} --dimension mood", "--dimension 'mood': not in {table}; it has d"),
         ("plan {table}", "nothing can be planned from it: 0 items with at least two raters"),
+        ("plan {rated}", "the pilot has 3 items; expected 4 or more, or --items"),
         ("plan {table} --judges ann", "--judges names every annotator of"),
     ],
 )
 def test_what_cannot_be_planned_is_said_in_a_line(words, message, tmp_path, capsys):
     table = tmp_path / "t.csv"
     table.write_text("item,annotator,dimension,score\na,ann,d,1\nb,ann,d,2\nc,ann,d,3\n")
-    assert main([word.format(table=table) for word in words.split()]) == 2
+    rated = tmp_path / "rated.csv"
+    rated.write_text(f"{table.read_text()}a,bob,d,1\nb,bob,d,3\nc,bob,d,2\n")
+    assert main([word.format(table=table, rated=rated) for word in words.split()]) == 2
     assert message.format(table=table) in capsys.readouterr().err
 
 

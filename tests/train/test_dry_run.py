@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.clip_measures import clip_seconds
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models import hub
@@ -203,6 +204,15 @@ def test_data_and_options_are_wrong_before_the_hub_is_asked(dataset_folder, tmp_
         assert f"did you mean {key}?" in failed(capsys, *base, f"--{word}", "3")
     assert failed(capsys, *base, "--data", "here") == "error: --data here: expected --data.path here"
     assert asked == []
+
+
+@pytest.mark.parametrize(("option", "value"), [("--gpu-gib", "24"), ("--clip-seconds", "8")])
+def test_options_of_a_dry_run_are_refused_without_one(option, value, tmp_path, capsys):
+    words = ["train", "--config", "nano", "--data.path", "nowhere", "--run", tmp_path / "run", option, value]
+    assert failed(capsys, *map(str, words)) == f"error: {option} {value}; expected with --dry-run"
+    with pytest.raises(UserError, match=f"{option} {value}; expected with --dry-run"):
+        train({"config": "nano", option[2:].replace("-", "_"): float(value)}, "nowhere", tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_devices_of_a_recipe():

@@ -76,8 +76,8 @@ def test_every_form_scores_as_the_judge_does(make_judge, tones, dataset_folder, 
 
 
 def test_options_that_would_do_nothing_are_refused(judge_folder, tmp_path, capsys):
-    whole = ["--quantization", "int8"], ["--check-data", "data"], ["--check-split", "train"], ["--accept-loss"]
-    for options in whole:
+    whole = ["--quantization int8", "--check-data data", "--check-split train", "--accept-loss", "--device cpu"]
+    for options in map(str.split, whole):
         assert main(["export", str(judge_folder), "--out", str(tmp_path / "out"), *options]) == 2
         assert f"{options[0]} with --form small" in capsys.readouterr().err
     words = ["--form", "merged", "--check-split", "train"]
