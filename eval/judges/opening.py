@@ -105,6 +105,8 @@ def open_judges(
         return loaded
 
     all_opened = [opened(judge) for judge in judges]
+    if dry_run and not any(is_prompted(str(judge)) for judge in judges):
+        print("no judge here asks a service: nothing would be sent", file=sys.stderr)
     # Judges of users may have no record
     provenances = [getattr(judge, "record", None) for judge in all_opened]
     if raters:

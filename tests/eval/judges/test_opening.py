@@ -73,3 +73,9 @@ def test_a_package_that_is_not_there_is_one_line(dataset_folder, monkeypatch, ca
     monkeypatch.setitem(sys.modules, "opensmile", None)
     line = failed(capsys, "evaluate", "acoustic:egemaps", "--data", str(dataset_folder), *FAST)
     assert line == "error: acoustic:egemaps: opensmile is not installed; run pip install 'empathy-judge[acoustic]'"
+
+
+@pytest.mark.parametrize("judges", [["evaluate", "constant"], ["compare", "constant", "random"]])
+def test_a_dry_run_without_a_prompted_judge_says_that_nothing_would_be_sent(judges, dataset_folder, capsys):
+    assert main([*judges, "--data", str(dataset_folder), "--split", "validation", "--dry-run"]) == DONE
+    assert capsys.readouterr() == ("", "no judge here asks a service: nothing would be sent\n")
