@@ -143,7 +143,7 @@ class Recipes(Printing):
         lines = [
             *_listed("recipe", [recipe for recipe in shipped if recipe.backbone is not None]),
             *_listed("added to one", [recipe for recipe in shipped if recipe.backbone is None]),
-            "recipes show NAME prints one; --json says what each needs, too",
+            "recipes show NAME prints one in full; --json says what each needs, too",
         ]
         return self.tell([asdict(recipe) for recipe in shipped], lambda _: lines)
 
@@ -340,11 +340,11 @@ class Ensemble(Printing):
 
 
 def _listed(head: str, recipes: Sequence[ShippedRecipe]) -> Iterator[str]:
-    """Recipes as columns; what each is, in full, in as many lines as the terminal makes of it."""
+    """Recipes as columns; the first sentence of what each is, so that all fit a screen."""
     rows = [(head, "GPU", "a step", "what it is")]
     for recipe in recipes:
         step = "" if recipe.step_gib is None else f"{recipe.step_gib:g} GiB"
-        rows.append((recipe.name, recipe.gpu, step, recipe.about))
+        rows.append((recipe.name, recipe.gpu, step, recipe.about.partition(". ")[0].removesuffix(".")))
     widths = [max(len(row[number]) for row in rows) for number in range(3)]
     rest = max(20, shutil.get_terminal_size().columns - sum(widths) - 6)
     for name, gpu, step, about in rows if recipes else ():
