@@ -14,11 +14,12 @@ _LARGEST = 1 << 30  # bytes of a workbook, unpacked: a small file must not fill 
 def read_sheet(path: Path) -> tuple[tuple[str, ...], list[dict[str, Any]], list[int]]:
     """The header of the only sheet, its rows without empty ones, and the number of each in the sheet, from 1.
 
-    Values of formulas are those that Excel stored. A number is an int or a float, an empty cell None.
+    Values of formulas are those that a spreadsheet program stored. A number is an int or a float, an empty cell None.
 
     Raises:
         UserError: If openpyxl is not installed.
-        DataError: If it is no workbook, is too large, has several sheets, or values in a column without a name.
+        DataError: If it is no workbook, is too large, has several sheets, a formula without a stored value, or values
+            in a column without a name.
     """
     try:
         from openpyxl import load_workbook
@@ -30,6 +31,12 @@ def read_sheet(path: Path) -> tuple[tuple[str, ...], list[dict[str, Any]], list[
         with zipfile.ZipFile(path) as archive:
             if sum(part.file_size for part in archive.infolist()) > _LARGEST:
                 raise DataError(f"{path}: more than {_LARGEST >> 30} GiB unpacked; expected a smaller sheet, or CSV")
+            sheets = [archive.read(part) for part in archive.namelist() if part.startswith("xl/worksheets/")]
+            has_formulas = any(b"<f>" in sheet or b"<f " in sheet for sheet in sheets)
+        if has_formulas and (cell := _without_value(path)):
+            raise DataError(
+                f"{path}: the formula in {cell} has no stored value; expected a file that a spreadsheet program saved"
+            )
         book = load_workbook(path, read_only=True, data_only=True)
         # Without those that hold nothing: a workbook may be made with three sheets, of which one is used
         filled = [(sheet.title, rows) for sheet in book.worksheets if (rows := _filled(sheet))]
@@ -58,3 +65,17 @@ def _filled(sheet: Any) -> list[tuple[int, tuple[Any, ...]]]:
     """Number and values of the rows that hold something; an empty text is nothing."""
     rows = ((line, tuple(v if v != "" else None for v in row)) for line, row in enumerate(sheet.values, start=1))
     return [(line, row) for line, row in rows if any(value is not None for value in row)]
+
+
+def _without_value(path: Path) -> str | None:
+    """The first cell whose formula has no stored value, as a library writes it: it would be read as empty."""
+    from openpyxl import load_workbook
+
+    stored, written = (load_workbook(path, read_only=True, data_only=only) for only in (True, False))
+    for values, formulas in zip(stored.worksheets, written.worksheets, strict=True):
+        for row, own in zip(values.rows, formulas.rows, strict=True):
+            for cell, formula in zip(row, own, strict=True):
+                # An empty text that a formula made is stored as a text; what was never computed has no type
+                if formula.data_type == "f" and cell.value is None and cell.data_type == "n":
+                    return f"{formula.column_letter}{formula.row}"
+    return None
