@@ -348,6 +348,7 @@ def _listed(head: str, recipes: Sequence[ShippedRecipe]) -> Iterator[str]:
     widths = [max(len(row[number]) for row in rows) for number in range(3)]
     rest = max(20, shutil.get_terminal_size().columns - sum(widths) - 6)
     for name, gpu, step, about in rows if recipes else ():
+        # Options and names of models are not cut at their hyphens
         first, *more = textwrap.wrap(about, rest, break_on_hyphens=False)
         yield f"{name:{widths[0]}}  {gpu:{widths[1]}}  {step:>{widths[2]}}  {first}"
         yield from (" " * (sum(widths) + 6) + line for line in more)

@@ -29,8 +29,10 @@ def read_sheet(path: Path) -> tuple[tuple[str, ...], list[dict[str, Any]], list[
         ) from None
     try:
         with zipfile.ZipFile(path) as archive:
+            # Before anything is parsed: openpyxl would unpack all of it
             if sum(part.file_size for part in archive.infolist()) > _LARGEST:
                 raise DataError(f"{path}: more than {_LARGEST >> 30} GiB unpacked; expected a smaller sheet, or CSV")
+            # Most have no formula, and need not be read twice
             sheets = [archive.read(part) for part in archive.namelist() if part.startswith("xl/worksheets/")]
             has_formulas = any(b"<f>" in sheet or b"<f " in sheet for sheet in sheets)
         if has_formulas and (cell := _without_value(path)):
@@ -71,6 +73,7 @@ def _without_value(path: Path) -> str | None:
     """The first cell whose formula has no stored value, as a library writes it: it would be read as empty."""
     from openpyxl import load_workbook
 
+    # openpyxl shows of a cell either what is stored or its formula
     stored, written = (load_workbook(path, read_only=True, data_only=only) for only in (True, False))
     for values, formulas in zip(stored.worksheets, written.worksheets, strict=True):
         for row, own in zip(values.rows, formulas.rows, strict=True):

@@ -54,6 +54,7 @@ class RunFacts(Callback):
         }
         for logger in trainer.loggers:
             logger.log_hyperparams(facts)
+        # An encoder alone has no utilisation: see the class
         if "language_model" not in pl_module.judge.backbone.parts:
             return
         self._work = sum(of_a_token(pl_module.judge.backbone))

@@ -105,6 +105,7 @@ def open_judges(
         return loaded
 
     all_opened = [opened(judge) for judge in judges]
+    # Without a word it would look as if there were no dry run of these
     if dry_run and not any(is_prompted(str(judge)) for judge in judges):
         print("no judge here asks a service: nothing would be sent", file=sys.stderr)
     # Judges of users may have no record

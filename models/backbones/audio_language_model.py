@@ -110,7 +110,7 @@ class AudioLanguageModel(Backbone):
                 raise UserError(f"backbone {self.name!r}: its chat template {shows}")
             spans = [*map(self.audio_span, counts), ""]
             texts.append("".join(piece + span for piece, span in zip(pieces, spans, strict=True)))
-        # the template has written all special tokens
+        # the template has written all special tokens: a tokenizer that adds its own would begin a second text
         encoded = self.tokenizer(
             texts, padding=True, padding_side=padding_side, add_special_tokens=False, return_tensors="pt"
         )

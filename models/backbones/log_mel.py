@@ -26,6 +26,7 @@ def log_mel(samples: Tensor, extractor: WhisperFeatureExtractor) -> Tensor:
         spectrum = torch.stft(
             samples.float(), extractor.n_fft, extractor.hop_length, window=window, return_complex=True
         )
+        # The official extractor leaves out the last frame, too: its middle is where the clip ends
         powers = filters @ (spectrum[..., :-1].abs() ** 2).contiguous()
         decades = powers.clamp(min=1e-10).log10()
         decades = torch.maximum(decades, decades.amax((1, 2), keepdim=True) - 8.0)
