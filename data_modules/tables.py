@@ -363,11 +363,13 @@ def full_mapping(
         raise missing_columns(table, {our: given.get(our) for our in absent}, option)
     # Columns called Mean, SD, N or Seconds are common, and often say something else
     strict = {*ours} - {*mapping, SECONDS, *OF_MEANS}
-    for their in table.columns:
-        our = their.strip().casefold()
-        if their != our and our in strict and their not in given.values():
-            ways = f"{our!r}, a mapping {option} {shown(f'{our}={their}')}, or another name"
-            raise DataError(f"{table.path}: column {shown(their)}; expected {ways}")
+    named = {their: their.strip().casefold() for their in table.columns if their not in given.values()}
+    if near := {their: our for their, our in named.items() if their != our and our in strict}:
+        ours_are = ", ".join(map(repr, near.values()))
+        maps = " ".join(shown(f"{our}={their}") for their, our in near.items())
+        raise DataError(
+            f"{table.path}: column {names_shown(near)}; expected {ours_are}, a mapping {option} {maps}, or another name"
+        )
     return mapping
 
 

@@ -120,6 +120,15 @@ def test_excel(tmp_path):
         read_frame(tmp_path / "u.xlsx", {})
 
 
+def test_all_names_in_other_capitals_are_named_at_once(tmp_path):
+    text = LONG.replace("item,annotator,dimension,score", "Item,Annotator,dimension, score")
+    wanted = "'item', 'annotator', 'score', a mapping --column 'item=Item' 'annotator=Annotator' 'score= score'"
+    with pytest.raises(DataError, match=f"column 'Item', 'Annotator', ' score'; expected {wanted}, or another name"):
+        read_frame(written(tmp_path, text), {})
+    given = {"item": "Item", "annotator": "Annotator", "score": " score"}
+    assert found(written(tmp_path, text), columns=given) == WANTED
+
+
 def test_a_formula_that_nobody_computed_is_no_missing_rating(tmp_path):
     """openpyxl stores no value of a formula; Excel does, also an empty text."""
     openpyxl = pytest.importorskip("openpyxl")
