@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -74,11 +75,15 @@ def _without_value(path: Path) -> str | None:
     from openpyxl import load_workbook
 
     # openpyxl shows of a cell either what is stored or its formula
-    stored, written = (load_workbook(path, read_only=True, data_only=only) for only in (True, False))
-    for values, formulas in zip(stored.worksheets, written.worksheets, strict=True):
-        for row, own in zip(values.rows, formulas.rows, strict=True):
-            for cell, formula in zip(row, own, strict=True):
+    stored, written = books = [load_workbook(path, read_only=True, data_only=only) for only in (True, False)]
+    try:
+        for values, formulas in zip(stored.worksheets, written.worksheets, strict=True):
+            rows: Any = zip(values.rows, formulas.rows, strict=True)
+            for cell, formula in itertools.chain.from_iterable(zip(*row, strict=True) for row in rows):
                 # An empty text that a formula made is stored as a text; what was never computed has no type
                 if formula.data_type == "f" and cell.value is None and cell.data_type == "n":
                     return f"{formula.column_letter}{formula.row}"
+    finally:
+        for book in books:
+            book.close()
     return None
