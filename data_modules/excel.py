@@ -33,21 +33,22 @@ def read_sheet(path: Path) -> tuple[tuple[str, ...], list[dict[str, Any]], list[
             # Before anything is parsed: openpyxl would unpack all of it
             if sum(part.file_size for part in archive.infolist()) > _LARGEST:
                 raise DataError(f"{path}: more than {_LARGEST >> 30} GiB unpacked; expected a smaller sheet, or CSV")
-            # Most have no formula, and need not be read twice
-            sheets = [archive.read(part) for part in archive.namelist() if part.startswith("xl/worksheets/")]
+            sheets = (archive.read(part) for part in archive.namelist() if part.startswith("xl/worksheets/"))
             has_formulas = any(b"<f>" in sheet or b"<f " in sheet for sheet in sheets)
-        if has_formulas and (cell := _without_value(path)):
-            raise DataError(
-                f"{path}: the formula in {cell} has no stored value; expected a file that a spreadsheet program saved"
-            )
         book = load_workbook(path, read_only=True, data_only=True)
         # Without those that hold nothing: a workbook may be made with three sheets, of which one is used
         filled = [(sheet.title, rows) for sheet in book.worksheets if (rows := _filled(sheet))]
+        # Most have no formula, and need not be read twice
+        unknown = _without_value(path, book) if has_formulas else None
         book.close()
     except DataError:
         raise
     except Exception as error:  # zipfile, XML parsers and openpyxl have no common base
         raise DataError(f"{path}: not readable as Excel ({type(error).__name__}: {error})") from None
+    if unknown is not None:
+        raise DataError(
+            f"{path}: the formula in {unknown} has no stored value; expected a file that a spreadsheet program saved"
+        )
     if len(filled) != 1:
         names = ", ".join(shown(name) for name, _ in filled) or "none"
         raise DataError(f"{path}: sheets that hold something: {names}; expected one (save the others elsewhere)")
@@ -70,20 +71,20 @@ def _filled(sheet: Any) -> list[tuple[int, tuple[Any, ...]]]:
     return [(line, row) for line, row in rows if any(value is not None for value in row)]
 
 
-def _without_value(path: Path) -> str | None:
-    """The first cell whose formula has no stored value, as a library writes it: it would be read as empty."""
+def _without_value(path: Path, book: Any) -> str | None:
+    """The first cell whose formula has no stored value, as a library writes it: it would be read as empty. `book` is
+    the workbook with stored values."""
     from openpyxl import load_workbook
 
     # openpyxl shows of a cell either what is stored or its formula
-    stored, written = books = [load_workbook(path, read_only=True, data_only=only) for only in (True, False)]
+    written: Any = load_workbook(path, read_only=True)
     try:
-        for values, formulas in zip(stored.worksheets, written.worksheets, strict=True):
-            rows: Any = zip(values.rows, formulas.rows, strict=True)
+        for values, formulas in zip(book.worksheets, written.worksheets, strict=True):
+            rows = zip(values.rows, formulas.rows, strict=True)
             for cell, formula in itertools.chain.from_iterable(zip(*row, strict=True) for row in rows):
                 # An empty text that a formula made is stored as a text; what was never computed has no type
                 if formula.data_type == "f" and cell.value is None and cell.data_type == "n":
                     return f"{formula.column_letter}{formula.row}"
     finally:
-        for book in books:
-            book.close()
+        written.close()
     return None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from typing import Any
@@ -156,13 +156,8 @@ def orders(verdicts: np.ndarray, resamples: Resamples) -> Orders:
 def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> Prompting:
     """Counts and cost of the answers on the unchanged pairs, and requests of the score tables of listening checks."""
     questions, pairs = answers.count("questions"), len(answers.metas)
-    failures: Counter[str] = Counter()
-    for meta in answers.metas:
-        failures.update(meta.get("failures", {}))
     of_checks = [meta for table in checks for meta in table.drop_duplicates("pair_id")["meta"]]
-    failed_checks: Counter[str] = Counter()
-    for meta in of_checks:
-        failed_checks.update(meta.get("failures", {}))
+    failures = _failures(answers.metas)
     answered = _costs(answers.metas)
     cost = float(sum(answered)) if answered and None not in answered else None
     checked = _costs(of_checks)
@@ -193,9 +188,17 @@ def prompting_report(answers: Answers, checks: Sequence[pd.DataFrame]) -> Prompt
         version_changed=len(versions) > 1,
         check_requests=sum(meta.get("requests", 0) for meta in of_checks),
         check_cost=None if None in checked else float(sum(checked)),
-        check_failures=dict(failed_checks.most_common()),
+        check_failures=dict(_failures(of_checks).most_common()),
         reserve=max((meta.get("reserve", 0.0) for meta in chain(answers.metas, of_checks)), default=0.0),
     )
+
+
+def _failures(metas: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Kind of failure -> questions."""
+    found: Counter[str] = Counter()
+    for meta in metas:
+        found.update(meta.get("failures", {}))
+    return found
 
 
 def _costs(metas: Sequence[Mapping[str, Any]]) -> list[Any]:
