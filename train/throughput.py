@@ -92,8 +92,8 @@ class Throughput(Callback):
     waited for once, at the end.
     """
 
-    def __init__(self) -> None:
-        self._clock = StepClock()
+    def __init__(self, clock: StepClock) -> None:
+        self._clock = clock
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 import lightning as L
@@ -13,7 +14,6 @@ from lightning.pytorch.callbacks import Callback
 
 from ..core.processes import duration, say
 from ..models.work import of_a_token
-from .collate import Batch
 from .module import JudgeModule
 from .throughput import StepClock
 
@@ -31,11 +31,11 @@ class RunFacts(Callback):
     cached, the fusion that is left is too small for any device to come near its rate.
     """
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Keep the settings, as in `config.yaml`."""
-        self._settings = settings
+    def __init__(self, settings: Mapping[str, Any], clock: StepClock) -> None:
+        """Keep the settings, as in `config.yaml`, and the clock of `Throughput`, which is called before."""
+        self._settings, self._clock = settings, clock
         self._rate = self._work = 0.0
-        self._clock = StepClock()
+        self._before = copy(clock)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Tell the loggers about the run."""
@@ -63,41 +63,26 @@ class RunFacts(Callback):
         self._rate = matrix_rate(trainer.strategy.root_device, dtype)
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Start the clock of this epoch."""
-        self._clock = StepClock()
-        self._clock.start()
-
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
-    ) -> None:
-        """The batch is there."""
-        self._clock.batch_is_there()
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
-        """Count the step."""
-        self._clock.step_is_done(batch)
-
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Stop the clock until the next step."""
-        self._clock.stop()
+        """Keep what the clock shows now: an epoch is what is added to it."""
+        self._before = copy(self._clock)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Tell the loggers how fast the epoch was, and the terminal what it reached."""
-        clock = self._clock
-        if not trainer.is_global_zero or not clock.seconds:
+        clock, before = self._clock, self._before
+        seconds = clock.seconds - before.seconds
+        if not trainer.is_global_zero or not seconds:
             return
         assert isinstance(pl_module, JudgeModule)
-        speed = {"pairs_per_second": trainer.world_size * clock.pairs / clock.seconds}
+        speed = {"pairs_per_second": trainer.world_size * (clock.pairs - before.pairs) / seconds}
         # Tokens of this process alone, as the rate is that of one device; pairs are those of all processes
         if self._rate:
-            speed["mfu"] = self._work * float(clock.tokens) / clock.seconds / self._rate
+            speed["mfu"] = self._work * float(clock.tokens - before.tokens) / seconds / self._rate
         for logger in trainer.loggers:
             logger.log_metrics(speed, trainer.global_step)
-        say(self._line(trainer, pl_module, speed["pairs_per_second"]))
+        rate = f"{speed['pairs_per_second']:,.3g} pairs/s, {duration(seconds)}"
+        say(f"{self._line(trainer, pl_module)}; {rate}")
 
-    def _line(self, trainer: L.Trainer, module: JudgeModule, rate: float) -> str:
+    def _line(self, trainer: L.Trainer, module: JudgeModule) -> str:
         most, found = trainer.max_epochs, trainer.callback_metrics
         parts = [f"epoch {trainer.current_epoch + 1}{'' if most in (None, -1) else f' of {most}'}"]
         if "train_loss" in found:
@@ -111,7 +96,7 @@ class RunFacts(Callback):
                 own = "undefined" if math.isnan(float(spearman)) else f"{float(spearman):.2f}"
                 told = f" ({', '.join(beside)})" if beside else ""
                 parts.append(f"Spearman {own}{told} for {name}")
-        return f"{'; '.join(parts)}; {rate:,.3g} pairs/s, {duration(self._clock.seconds)}"
+        return "; ".join(parts)
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:

@@ -20,7 +20,7 @@ from .checkpointing import AtomicCheckpoints, EarlyStopping, ModelCheckpoint, Pr
 from .module import MONITOR, CompileLayers, FillCache
 from .settings import LOGS, Recipe
 from .strategies import SameCheckpoint, check_strategy, refused_by_lightning, started_by
-from .throughput import ProgressLines, Throughput
+from .throughput import ProgressLines, StepClock, Throughput
 from .told import RunFacts
 
 
@@ -93,6 +93,7 @@ def build_trainer(
         loggers = [CSVLogger(run / LOGS, name="csv")]
         loggers += [TensorBoardLogger(run, name=LOGS, version="tensorboard")] if given in ([None], [True]) else given
     # A bar that redraws itself would fill the log of a batch job: there, lines are printed
+    clock = StepClock()
     shown, terminal = arguments.pop("enable_progress_bar", None) is not False, Console(stderr=True).is_terminal
     with refused_by_lightning(TypeError, ValueError):  # as it raises for wrong options, such as too many devices
         trainer = L.Trainer(
@@ -104,8 +105,8 @@ def build_trainer(
                 ModelCheckpoint(folder, filename="last", enable_version_counter=False),
                 FillCache(),
                 PreemptionCheckpoints(folder, recipe.checkpoint_steps),  # listens before the start is validated
-                Throughput(),  # what the one above writes is no waiting for data
-                RunFacts(yaml.safe_load(text)),
+                Throughput(clock),  # what the one above writes is no waiting for data
+                RunFacts(yaml.safe_load(text), clock),
                 *starting,
                 *([CompileLayers()] if recipe.compile_layers else []),
                 *([] if logger is False else [LearningRateMonitor("step")]),
