@@ -98,7 +98,7 @@ class AudioInfo:
     channels: int
 
 
-def decode(source: AudioSource, rate: int, max_seconds: float | None = None, name: str | None = None) -> np.ndarray:
+def decode(source: AudioSource, rate: int, max_seconds: float | None = None) -> np.ndarray:
     """Reads a whole clip, averages its channels and resamples it.
 
     A file that ends early is refused, and so is one that holds more than would be read of it: several recordings in one
@@ -108,7 +108,6 @@ def decode(source: AudioSource, rate: int, max_seconds: float | None = None, nam
         source: Path, encoded bytes (any format that soundfile reads), samples, or a clip inside a dataset.
         rate: Wanted sample rate in Hz.
         max_seconds: Longest clip that is accepted. Nothing is ever cut off.
-        name: What messages call the clip; by default its path.
 
     Returns:
         Shape (n,), float32, full scale 1.0 (a loud clip may pass it, as it does in its file).
@@ -117,22 +116,20 @@ def decode(source: AudioSource, rate: int, max_seconds: float | None = None, nam
         AudioError: If the clip is missing, empty, truncated, not audio, shorter than 0.05 s, longer than
             `max_seconds`, or holds NaN, infinite or unscaled samples.
     """
-    name = name or name_of(source)
-    with memory_for(name):
-        return resample(*_whole(source, max_seconds, name), rate)
+    with memory_for(source):
+        return resample(*_whole(source, max_seconds), rate)
 
 
-def load_clip(source: AudioSource, max_seconds: float | None = None, name: str | None = None) -> Clip:
-    """Reads a whole clip at its own rate; otherwise as `decode`."""
-    name = name or name_of(source)
-    with memory_for(name):
-        return Clip(*_whole(source, max_seconds, name), name)
+def load_clip(source: AudioSource, max_seconds: float | None = None, name: str = "") -> Clip:
+    """Reads a whole clip at its own rate, and gives it a name; otherwise as `decode`."""
+    with memory_for(source, name):
+        return Clip(*_whole(source, max_seconds, name), name or name_of(source))
 
 
-def _whole(source: AudioSource, max_seconds: float | None, name: str) -> tuple[np.ndarray, int]:
+def _whole(source: AudioSource, max_seconds: float | None, name: str = "") -> tuple[np.ndarray, int]:
     """The samples of a clip, which were checked `(n,)`, and their rate."""
     # The whole file at once: it is checked to its end before a sample of it counts
-    content = source if isinstance(source, Clip) else _read(source, name)
+    content = source if isinstance(source, Clip) else _read(source)
     try:
         if isinstance(content, Clip):
             samples, rate = content.samples, content.rate
@@ -141,12 +138,12 @@ def _whole(source: AudioSource, max_seconds: float | None, name: str) -> tuple[n
             samples, rate = _decoded(content, max_seconds)
         _check_amplitude(samples, rate)
     except AudioError as error:
-        raise error.at(name) from None
+        raise error.at(name or name_of(source)) from None
     return samples, rate
 
 
 @contextmanager
-def memory_for(name: str) -> Iterator[None]:
+def memory_for(source: AudioSource, name: str = "") -> Iterator[None]:
     """Where memory does not suffice for what is done to a clip, that is an error of the clip: others go on.
 
     Raises:
@@ -158,19 +155,19 @@ def memory_for(name: str) -> Iterator[None]:
         found = system_error(error)
         if found is None or found.errno != errno.ENOMEM:
             raise
-        raise AudioError(f"{name}: takes more memory than there is", "too large for the memory") from None
+        reason = f"{name or name_of(source)}: takes more memory than there is"
+        raise AudioError(reason, "too large for the memory") from None
 
 
-def probe(source: AudioSource, name: str | None = None, max_seconds: float | None = None) -> AudioInfo:
+def probe(source: AudioSource, max_seconds: float | None = None) -> AudioInfo:
     """Duration, rate and channels from the header, without decoding.
 
     Raises:
         AudioError: If the clip is missing, empty, cut off or not audio; with `max_seconds`, also if `decode` would
             refuse its length.
     """
-    name = name or name_of(source)
-    with memory_for(name):
-        content = source if isinstance(source, Clip) else _read(source, name)
+    with memory_for(source):
+        content = source if isinstance(source, Clip) else _read(source)
     try:
         if isinstance(content, Clip):
             rate, channels, count = content.rate, 1, len(content.samples)
@@ -181,7 +178,7 @@ def probe(source: AudioSource, name: str | None = None, max_seconds: float | Non
         if max_seconds is not None:
             _check_length(count, rate, max_seconds)
     except AudioError as error:
-        raise error.at(name) from None
+        raise error.at(name_of(source)) from None
     return AudioInfo(count / rate, rate, channels)
 
 
@@ -224,7 +221,7 @@ def name_of(source: AudioSource) -> str:
     return f"<{len(source)} bytes of audio>" if isinstance(source, bytes) else str(source)
 
 
-def _read(source: str | Path | bytes | StoredClip, name: str) -> bytes:
+def _read(source: str | Path | bytes | StoredClip) -> bytes:
     """The encoded bytes of a clip."""
     if isinstance(source, StoredClip):
         return source.read_checked()
@@ -233,12 +230,12 @@ def _read(source: str | Path | bytes | StoredClip, name: str) -> bytes:
     path = Path(source)
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: a pipe would wait for a writer
-            raise AudioError(f"{name}: not a file", "cannot be read")
+            raise AudioError(f"{source}: not a file", "cannot be read")
         return path.read_bytes()
     except FileNotFoundError:
-        raise AudioError(f"{name}: no such file{spelling_hint(str(source))}", "no such file") from None
+        raise AudioError(f"{source}: no such file{spelling_hint(str(source))}", "no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a zero byte
-        raise AudioError(f"{name}: cannot be read ({os_reason(error)})", "cannot be read") from None
+        raise AudioError(f"{source}: cannot be read ({os_reason(error)})", "cannot be read") from None
 
 
 def _decoded(content: bytes, max_seconds: float | None) -> tuple[np.ndarray, int]:

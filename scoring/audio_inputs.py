@@ -63,11 +63,6 @@ def clip(audio: Audio) -> AudioSource:
     )
 
 
-def _clip_or_none(audio: Any) -> AudioSource | None:
-    """A clip from outside, or None where a table holds nothing."""
-    return clip(audio) if isinstance(audio, AudioSource) or not is_missing(audio) else None
-
-
 def _read(read: Callable[[], Any]) -> Any:
     try:
         data = read()
@@ -104,10 +99,20 @@ def column(values: Any) -> list[Any] | None:
     return column(list(values)) if kind in ("O", "U", "T") else None
 
 
-def make_pair(pair_id: str, context: AudioSource | None, response: AudioSource, situation: str | None = None) -> Pair:
-    """A pair of at most one context turn."""
-    turns = () if context is None else (Turn("user", context),)
-    return Pair(pair_id, response, turns, situation=situation, group_id=pair_id)
+def make_pair(pair_id: str, context: Any, response: Any, situation: Any = None) -> Pair:
+    """A pair of at most one context turn, from clips and a text from outside. What is missing in a table is no context
+    or no situation.
+
+    Raises:
+        UserError: As `clip`; also for a situation that is no text.
+        AudioError: As `clip`.
+    """
+    if situation is not None:
+        situation = None if is_missing(situation) else situation
+        check_situation(situation)
+    alone = context is None or (not isinstance(context, AudioSource) and is_missing(context))
+    turns = () if alone else (Turn("user", clip(context)),)
+    return Pair(pair_id, clip(response), turns, situation=situation, group_id=pair_id)
 
 
 def pairs_of(
@@ -127,22 +132,25 @@ def pairs_of(
     contexts, responses, situations = column(context), column(response), column(situation)
     if responses is None and (contexts is not None or situations is not None):
         raise UserError("one response with lists of contexts or situations; expected lists with a list of responses")
-    # An open file can be read once, and one context stands in every pair
-    only: Any = context if contexts is None else None
-    if only is not None:
-        only = _clip_or_none(only)
-    if responses is None:
-        return [_pair(0, only, response, situation)], False
-    count = len(responses)
-    contexts = [only] * count if contexts is None else contexts
+    several, listed = responses is not None, [response] if responses is None else responses
+    count = len(listed)
+    if contexts is None:
+        only: Any = context
+        # An open file can be read once, and one context stands in every pair
+        contexts = [clip(only) if several and not is_missing(only) else only] * count
     situations = [situation] * count if situations is None else situations
     if len(contexts) != count or len(situations) != count:
         raise UserError(
             f"{counted(count, 'response')} with {counted(len(contexts), 'context')} and "
             f"{counted(len(situations), 'situation')}; expected a list of as many, or one for all"
         )
-    rows = enumerate(zip(contexts, responses, situations, strict=True))
-    return [_pair(number, *values) for number, values in rows], True
+    pairs = []
+    for number, values in enumerate(zip(contexts, listed, situations, strict=True)):
+        try:
+            pairs.append(make_pair(str(number), *values))
+        except UserError as error:
+            raise error.at(f"pair {number}") from None
+    return pairs, several
 
 
 def numbered(questions: Iterable[Question]) -> Iterator[Pair | AudioError]:
@@ -164,17 +172,8 @@ def numbered(questions: Iterable[Question]) -> Iterator[Pair | AudioError]:
             problem = f"{unknown[0]!r}" if unknown else "no response"
             raise UserError(f"pair {number}: {problem}; expected {', '.join(_NAMES)}")
         try:
-            yield _pair(number, values.get("context"), values["response"], values.get("situation"))
+            yield make_pair(str(number), values.get("context"), values["response"], values.get("situation"))
         except AudioError as error:  # the others are scored
-            yield error
-
-
-def _pair(number: int, context: Any, response: Any, situation: Any) -> Pair:
-    try:
-        if situation is not None:
-            situation = None if is_missing(situation) else situation
-            check_situation(situation)
-        context = None if context is None else _clip_or_none(context)
-        return make_pair(f"{number}", context, clip(response), situation)
-    except UserError as error:
-        raise error.at(f"pair {number}") from None
+            yield error.at(f"pair {number}")
+        except UserError as error:
+            raise error.at(f"pair {number}") from None

@@ -196,13 +196,6 @@ class DimensionCalibration:
         if sorted(values) != values:
             raise ValueError(f"quantiles {values}; expected values that rise with the level")
 
-    def quantile(self, level: float) -> Quantile:
-        """The quantile of that level; a `UserError` if it is not one of `LEVELS`."""
-        for quantile in self.quantiles:
-            if quantile.level == level:
-                return quantile
-        raise UserError(f"level {level:g}; expected one of {', '.join(f'{allowed:g}' for allowed in LEVELS)}")
-
     def apply(self, dimension: Dimension, score: np.ndarray, deviation: np.ndarray | None, level: float) -> Calibrated:
         """One column of `Calibration.apply`."""
         if self.uses_deviation and deviation is None:
@@ -212,7 +205,7 @@ class DimensionCalibration:
         # float32 scores that are not mapped must be returned unchanged
         mapped = self.mapping.apply(score.astype(np.float64), dimension)
         error = (np.nan if self.factor is None else self.factor) * scale
-        quantile = self.quantile(level).value
+        quantile = self.quantiles[LEVELS.index(level)].value
         half = np.nan if quantile is None else quantile * scale
         above = math.inf if self.abstain_above is None else self.abstain_above
         # An interval may end at the scale's end without covering less: no mean rating lies beyond

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..audio.decode import AudioSource, known_by, memory_for, name_of
+from ..audio.decode import AudioSource, known_by, memory_for
 from ..audio.prosody import ClipFacts, clip_facts
 from ..core.disk_store import DiskStore
 from ..core.errors import AudioError
@@ -124,7 +124,7 @@ class ClipEncoder:
         if (not known and states is None) or unmeasured:
             windows = self.judge.decode(source, self._long_clips)
         if unmeasured:
-            with memory_for(name_of(source)):
+            with memory_for(source):
                 facts = clip_facts(windows, self.judge.backbone.sampling_rate)
         return OpenedClip(key, states, windows, facts)
 
@@ -175,11 +175,12 @@ class ClipEncoder:
                 result.states[source] = states
                 continue
             waiting[source] = clip
-            held += clip.nbytes
-            # Samples of all clips of a window may not fit into memory; states are a fraction of them
-            if workers.ahead and held > READ_AHEAD:
-                self._compute(waiting, member, result, workers)
-                waiting, held = {}, 0
+            if workers.ahead:
+                held += clip.nbytes
+                # Samples of all clips of a window may not fit into memory; states are a fraction of them
+                if held > READ_AHEAD:
+                    self._compute(waiting, member, result, workers)
+                    waiting, held = {}, 0
         if waiting:
             self._compute(waiting, member, result, workers)
         return result

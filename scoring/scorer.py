@@ -45,6 +45,7 @@ class Scorer:
         max_seconds: Longest clip that it reads as a whole.
         windows: Whether longer ones are read in windows.
         batch_size: Most pairs per forward pass.
+        knows_levels: Whether assessments have `levels`.
         judge: The network, on its device.
         predictor: Runs it.
     """
@@ -61,6 +62,7 @@ class Scorer:
         self.sampling_rate, self.max_seconds = self.judge.backbone.sampling_rate, self.judge.backbone.max_seconds
         # where a judge learned from comparisons alone, only the order of its scores has a meaning
         self._in_points = self.description["provenance"]["shares"].get("ratings", 1) > 0
+        self.knows_levels = self._in_points and self.judge.settings.head in OF_LEVELS
 
     @classmethod
     def from_pretrained(
@@ -294,11 +296,6 @@ class Scorer:
                 estimate = preference(model, response.found.scores[by[0]], following.found.scores[by[0]])
                 results[position] = None if estimate is None else model.over_next(estimate, max_error)
         return results
-
-    @property
-    def knows_levels(self) -> bool:
-        """Whether assessments have `levels`."""
-        return self._in_points and self.judge.settings.head in OF_LEVELS
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -22,7 +22,6 @@ from ..core.errors import AudioError, UserError
 from ..core.processes import in_daemon_thread
 from ..data_modules.schema import Pair, Turn
 from ..scoring.assessment import Assessment
-from ..scoring.audio_inputs import make_pair
 from ..scoring.calibration import DEFAULT_LEVEL
 from ..scoring.scorer import Scorer
 from .batcher import Batcher, Full, QueuedPair, work_of
@@ -226,7 +225,7 @@ class Service:
         # The first pass allocates and compiles: here it is nobody's request that waits, and a judge that fails is
         # never ready
         samples = 0.01 * np.random.default_rng(0).normal(size=rate // 2)
-        trial = QueuedPair(make_pair("trial", None, Clip(samples.astype(np.float32), rate)), DEFAULT_LEVEL)
+        trial = QueuedPair(Pair("trial", Clip(samples.astype(np.float32), rate)), DEFAULT_LEVEL)
         judge.batcher.submit([trial])
         outcome = await asyncio.wrap_future(trial.future)
         if isinstance(outcome, AudioError):  # nothing is wrong with this clip

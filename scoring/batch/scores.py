@@ -160,18 +160,18 @@ def score_table(
     """
     import pandas as pd
 
-    from ..audio_inputs import clip, is_missing, make_pair
+    from ..audio_inputs import is_missing, make_pair
 
     def rows() -> Iterator[Row]:
         for number, row in enumerate(_rows_of(table), start=1):
             cells = {name: row[name] for name in COLUMNS if name in row and not is_missing(row[name])}
             if "response_audio" not in cells:
                 raise UserError(f"row {number}: no response_audio; expected columns {', '.join(COLUMNS)}")
-            given, context = plain_text(cells.get("pair_id")), cells.get("context_audio")
+            given = plain_text(cells.get("pair_id"))
             pair_id = str(number) if given is None else str(given)
             try:
-                context = None if context is None else clip(context)
-                yield Row(pair_id, make_pair(pair_id, context, clip(cells["response_audio"]), cells.get("situation")))
+                values = cells.get("context_audio"), cells["response_audio"], cells.get("situation")
+                yield Row(pair_id, make_pair(pair_id, *values))
             except AudioError as error:  # the others are scored
                 yield Row(pair_id, error)
             except UserError as error:

@@ -94,7 +94,7 @@ def test_joined_files_are_not_read_in_part(tmp_path, kind, count):
     path.write_bytes(ENCODED[kind] * count)
     for source in (path, path.read_bytes()):
         with pytest.raises(AudioError, match=r"several recordings one after the other|bytes follow the samples that"):
-            decode(source, 16_000, name="joined")
+            decode(source, 16_000)
 
 
 @pytest.mark.parametrize("kind", ["WAV", "WAVEX", "FLAC", "OGG", "AIFF", "AU", "W64", "RF64"])
