@@ -133,7 +133,7 @@ class ClipFacts(NamedTuple):
 def clip_facts(windows: Sequence[np.ndarray], rate: int) -> ClipFacts:
     """Measure a decoded clip: mono samples at `rate` Hz, one piece after the other."""
     samples = np.concatenate(windows)
-    frames = track(resample(samples, rate, RATE))
+    frames = track(samples if rate == RATE else resample(samples, rate, RATE))
     pitch = steady_pitch(frames)
     voiced = np.count_nonzero(~np.isnan(pitch))
     # As power and not in dB: a mean of dB is pulled down by soft frames, and is no level of anything

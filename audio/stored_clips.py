@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from ..core.errors import AudioError, DataError, os_reason, place
 from ..core.files import DataPath
-from ..core.parquet import PARQUET_DAMAGE, leaf_names, open_parquet
+from ..core.parquet import PARQUET_DAMAGE, open_parquet
 
 # Columns of `pairs.parquet` that hold clips
 RESPONSE, CONTEXT = "response_audio", "context_audio"
@@ -115,9 +115,9 @@ class _Columns:
         key = (file, row_group, name)
         if key not in self._arrays:
             opened = _open(file)
-            leaves = [
-                leaf for leaf in leaf_names(opened.metadata) if leaf.startswith(f"{name}.") and leaf.endswith(".bytes")
-            ]
+            paths = [column.path for column in opened.metadata.schema]
+            # what stands between differs between writers
+            leaves = [path for path in paths if path.startswith(f"{name}.") and path.endswith(".bytes")]
             if not leaves:
                 raise pa.ArrowInvalid(f"no column {name} with bytes")
             table = opened.read_row_group(row_group, columns=leaves[:1], use_threads=False)

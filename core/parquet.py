@@ -123,8 +123,3 @@ def read_parquet(path: DataPath, schema: pa.Schema, optional: Collection[str] = 
         if text_bytes > MAX_TEXT_BYTES:
             raise pa.ArrowInvalid(f"{text_bytes} bytes of text; expected at most {MAX_TEXT_BYTES}")
         return table.cast(pa.schema(fields))
-
-
-def leaf_names(footer: pq.FileMetaData) -> list[str]:
-    """The columns of a file with the parts of structures and lists: their middle part differs between writers."""
-    return [footer.schema.column(index).path for index in range(footer.num_columns)]

@@ -15,7 +15,7 @@ import pyarrow as pa
 from ..audio.stored_clips import CONTEXT, RESPONSE, StoredFile
 from ..core.errors import DataError, Locate, bad_value, counted, place, system_errors
 from ..core.files import DataPath, RemotePath, data_path, path_version
-from ..core.parquet import leaf_names, open_parquet, parquet_errors
+from ..core.parquet import open_parquet, parquet_errors
 from .ratings import A_NAME, NAME, OPTIONAL_COLUMNS, PREFERENCE_COLUMNS, RATING_COLUMNS, is_name
 from .steps import as_written
 
@@ -158,7 +158,7 @@ def pair_columns(path: DataPath) -> Iterator[tuple[dict[str, list[Any]], StoredF
             bytes; that is known at its end.
     """
     with parquet_errors(path), open_parquet(path, whole=True, schema=PAIRS_SCHEMA) as opened:
-        footer, leaves = opened.metadata, leaf_names(opened.metadata)
+        footer, leaves = opened.metadata, [column.path for column in opened.metadata.schema]
         groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
         sizes = [group.num_rows for group in groups]
         file = StoredFile(path, path_version(path), (0, *accumulate(sizes))[: len(sizes)])

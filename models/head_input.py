@@ -93,7 +93,7 @@ class HeadInput(nn.Module):
     def __init__(self, settings: BuiltHeadInput, hidden_size: int, layer_sizes: tuple[int, int]) -> None:
         """`layer_sizes` = number and width of the layers of the audio encoder, whose weights are equal at first."""
         super().__init__()
-        self.settings, self._of_clips = settings, settings.of_clips
+        self.settings, self.of_clips = settings, settings.of_clips
         layers, width = layer_sizes
         audio = 3 * 2 * width if settings.audio == "all_layers" else 0
         signal = np.zeros(0, np.int64)
@@ -126,7 +126,7 @@ class HeadInput(nn.Module):
     def forward(self, pooled: Tensor, inputs: Inputs) -> Tensor:
         """Features `(pairs, size)`, float32, from the pooled states `(rows, hidden)` and the inputs of the same rows. A
         pair that is read in windows gets the weighted mean of its rows."""
-        features = self.standardised(pooled, *self.raw(inputs)) if self._of_clips else pooled
+        features = self.standardised(pooled, *self.raw(inputs)) if self.of_clips else pooled
         # After the features of each row and before the kernel: distances are those of whole pairs, as in the fit
         if inputs.window_weights is not None:
             features = inputs.window_weights @ features

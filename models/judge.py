@@ -65,7 +65,8 @@ class EmpathyJudge(nn.Module):
                 scales.
         """
         super().__init__()
-        self.settings = settings = BuiltSettings.of(settings)
+        self.settings = settings if isinstance(settings, BuiltSettings) else BuiltSettings.of(settings)
+        settings = self.settings
         self.dimensions = tuple(dimensions)
         self.backbone: Backbone = load_backbone(
             Checkpoint(
@@ -94,8 +95,8 @@ class EmpathyJudge(nn.Module):
             layers, name = settings.head_input.audio, self.backbone.name
             raise UserError(f"head_input.audio {layers}: backbone {name} has no audio tower to read; expected none")
         self.head_input = HeadInput(settings.head_input, self.backbone.hidden_size, self.backbone.layer_sizes)
-        self._of_clips = settings.head_input.of_clips
-        self.head: Head = build_head(settings.head, self.head_input.size, dimensions, standardised=self._of_clips)
+        of_clips = self.head_input.of_clips
+        self.head: Head = build_head(settings.head, self.head_input.size, dimensions, standardised=of_clips)
         self.trains_tower = settings.lora.trains_tower  # audio states depend on weights that training changes
         # Only some families pad clips with silence that has tokens: for others the two numbers are one
         self._pads_clips = type(self.backbone).real_audio_tokens is not Backbone.real_audio_tokens
@@ -209,7 +210,7 @@ class EmpathyJudge(nn.Module):
             audio_states=states,
             layers=layers,
             functionals=functionals,
-            clip_rows=torch.tensor(clip_rows) if self._of_clips else None,
+            clip_rows=torch.tensor(clip_rows) if self.head_input.of_clips else None,
             window_weights=weights,
             padding_last=self.settings.padding_side == "right",
         )

@@ -31,6 +31,7 @@ from ..models.description import (
     parse,
     read_json,
 )
+from ..models.hub import check_judge, judge_folder
 from ..models.judge import EmpathyJudge
 from ..models.lora import trained_in_full
 from ..models.settings import BuiltSettings, Quantization
@@ -173,12 +174,9 @@ def load_any(path: Path, placement: Placement = AS_TRAINED, revision: str | None
             many, if the adapter changes nothing, if scales disagree, if the backbone is not the one it was trained on,
             or if the calibration is broken or that of other weights.
     """
-    from ..models.hub import check_judge, judge_folder
-
     silence_libraries()
     path = judge_folder(path, revision)
     try:
-        check_judge(path)
         return _load(_opened(path), placement)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
@@ -205,12 +203,8 @@ def described(path: Path, backbone: str | None = None) -> LoadedJudge:
         UserError: If there is no such judge, its description or calibration is broken, or a file of its folder is
             missing.
     """
-    from ..models.hub import check_judge, judge_folder
-
     silence_libraries()
-    path = judge_folder(path, None)
-    check_judge(path)
-    stored = _opened(path)
+    stored = _opened(judge_folder(path))
     parsed, folder = stored.parsed, stored.file.parent
     for name in parsed.sha256 if stored.weights is None else ():
         if not (folder / name).is_file():
@@ -270,6 +264,7 @@ def _opened(path: Path) -> _Stored:
     if file.is_file():
         description = read_json(file)
     else:
+        check_judge(path)
         file = path / CHECKPOINTS / BEST if path.is_dir() else path
         checkpoint = read_checkpoint(file)
         if "description" not in checkpoint:

@@ -52,29 +52,21 @@ _STATUSES = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUDA er
 
 
 class Workers(AbstractContextManager["Workers"]):
-    """Threads of the host that work ahead of a GPU. On a CPU, which would compute no sooner for them, there are none,
-    and things are made when they are asked for.
+    """Threads of the host that work ahead of a GPU. There are none (None in their place) on a CPU, which would compute
+    no sooner for them: things are then made when they are asked for."""
 
-    Attributes:
-        ahead: Whether there are threads.
-    """
-
-    def __init__(self, ahead: bool) -> None:
-        self.ahead = ahead
+    def __init__(self) -> None:
         self._held, self._counting = 0, threading.Lock()  # bytes of what was read and not taken
         # Two pools: inputs of the next pass may not wait for the clips of the next thousand pairs
-        self._readers, self._makers = (
-            ThreadPoolExecutor(size, name, initializer=_one_thread) if ahead else None
-            for size, name in ((min(available_cores(), _READERS), "decoding"), (_QUEUE, "inputs"))
-        )
+        self._readers = ThreadPoolExecutor(min(available_cores(), _READERS), "decoding", initializer=_one_thread)
+        self._makers = ThreadPoolExecutor(_QUEUE, "inputs", initializer=_one_thread)
 
     def __exit__(self, *error: object) -> None:
         for pool in (self._readers, self._makers):
-            if pool is not None:
-                pool.shutdown(cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
 
     def read(self, items: Iterable[Item], read: Callable[[Item], Made]) -> dict[Item, Future[Made | None]]:
-        """Begin to read items that have their size (`nbytes`) afterwards; none of them, where there are no threads."""
+        """Begin to read items that have their size (`nbytes`) afterwards."""
 
         def ahead(item: Item) -> Made | None:
             # None makes the pass read the clip itself, when there is room again
@@ -84,7 +76,7 @@ class Workers(AbstractContextManager["Workers"]):
             self._hold(made.nbytes)
             return made
 
-        return {} if self._readers is None else {item: self._readers.submit(ahead, item) for item in items}
+        return {item: self._readers.submit(ahead, item) for item in items}
 
     def take(self, begun: dict[Item, Future[Made | None]], item: Item) -> Made | None:
         """What was read of an item that was begun, once; None = there was no room. Raises what reading it raised."""
@@ -98,12 +90,8 @@ class Workers(AbstractContextManager["Workers"]):
             self._held += size
 
     def make(self, function: Callable[[slice], Any], rows: slice) -> Callable[[], Any]:
-        """A function that returns what `function` makes of these rows."""
-        return partial(function, rows) if self._makers is None else self._makers.submit(function, rows).result
-
-
-SERIAL = Workers(False)
-"""Nothing is done ahead."""
+        """A function that returns what `function` makes of these rows, from now on."""
+        return self._makers.submit(function, rows).result
 
 
 @cache
@@ -141,22 +129,23 @@ class AutoBatch:
         self._size, self._free, self._most = size, free, most
 
     def split(
-        self, lengths: Sequence[int], make: Callable[[slice], Any], workers: Workers, padded: bool = True
+        self, lengths: Sequence[int], make: Callable[[slice], Any], workers: Workers | None, padded: bool = True
     ) -> Iterator[ItemBatch]:
         """Yield batches until all items were computed or do not fit.
 
         Args:
             lengths: How much of a batch each item takes, in any unit; the longest first, so that memory runs out early.
-            make: Makes from the numbers of items what is computed; ahead, if `workers` do.
-            workers: The threads for that.
+            make: Makes from the numbers of items what is computed.
+            workers: The threads that do so ahead, if there are any.
             padded: Whether each item takes as much as the longest of its batch.
         """
         start, waiting = 0, deque[ItemBatch]()
         try:
             while start < len(lengths) or waiting:
-                while start < len(lengths) and len(waiting) <= (_QUEUE if workers.ahead else 0):
+                while start < len(lengths) and len(waiting) <= (0 if workers is None else _QUEUE):
                     rows = slice(start, start + self._count(lengths[start:], padded))
-                    waiting.append(ItemBatch(rows, workers.make(make, rows)))
+                    made = partial(make, rows) if workers is None else workers.make(make, rows)
+                    waiting.append(ItemBatch(rows, made))
                     start = rows.stop
                 batch = waiting.popleft()
                 yield batch

@@ -21,7 +21,7 @@ from ..models.judge import EmpathyJudge
 from ..models.settings import LongClips
 from ..models.windows import ClipInputs, EncodedClip
 from . import KEPT_BYTES
-from .batches import READ_AHEAD, SERIAL, Workers, batches_for, free_bytes, pinned
+from .batches import READ_AHEAD, Workers, batches_for, free_bytes, pinned
 
 _KEPT_FACTS = 100_000
 _OF_FREE_MEMORY = 0.25
@@ -132,7 +132,7 @@ class ClipEncoder:
         self,
         clips: Iterable[AudioSource],
         member: int | None = None,
-        workers: Workers = SERIAL,
+        workers: Workers | None = None,
         opened: dict[AudioSource, Future[OpenedClip | None]] | None = None,
         kept: KeptClips | None = None,
     ) -> Encoded:
@@ -141,8 +141,8 @@ class ClipEncoder:
         Args:
             clips: The clips.
             member: The member of an ensemble whose weights the tower has now; None = all members share the tower.
-            workers: What makes the inputs of the tower.
-            opened: Clips that `workers` have begun to open; those that are used are taken out.
+            workers: The threads that make the inputs of the tower ahead, if there are any.
+            opened: Clips that they have begun to open; those that are used are taken out.
             kept: Clips that were opened for another member; further ones are added. None = nobody needs them again.
 
         Returns:
@@ -154,7 +154,8 @@ class ClipEncoder:
         # What is known already, and what has to be computed; a clip that cannot be used holds no other up
         for source in clips:
             try:
-                clip = workers.take(opened, source) if source in opened else known.get(source)
+                ahead = workers is not None and source in opened
+                clip = workers.take(opened, source) if ahead else known.get(source)
                 clip = clip or self.open(source, member)
                 states, _ = self._states.get((member, clip.key), (None, 0))
                 if states is None and clip.states is None and not clip.windows:
@@ -175,7 +176,7 @@ class ClipEncoder:
                 result.states[source] = states
                 continue
             waiting[source] = clip
-            if workers.ahead:
+            if workers is not None:
                 held += clip.nbytes
                 # Samples of all clips of a window may not fit into memory; states are a fraction of them
                 if held > READ_AHEAD:
@@ -186,7 +187,7 @@ class ClipEncoder:
         return result
 
     def _compute(
-        self, clips: Mapping[AudioSource, OpenedClip], member: int | None, result: Encoded, workers: Workers
+        self, clips: Mapping[AudioSource, OpenedClip], member: int | None, result: Encoded, workers: Workers | None
     ) -> None:
         """Run the tower over clips, and add their states to the result."""
         judge = self.judge
@@ -198,7 +199,7 @@ class ClipEncoder:
 
         def inputs(rows: slice) -> ClipInputs:
             facts, prepared = judge.clip_inputs([clips[source].windows for source in order[rows]])
-            return facts, pinned(prepared, self._device)
+            return facts, prepared if workers is None else pinned(prepared, self._device)
 
         on_device = self._bytes + sum(map(_bytes, result.states.values()))
         for batch in self._batches.split(lengths, inputs, workers):

@@ -31,7 +31,7 @@ from ..models.settings import LongClips, Quantization
 from ..models.windows import MOST_WINDOWS, EncodedClip
 from . import KEPT_BYTES
 from .artifact import LoadedJudge, Placement, load_any
-from .batches import SERIAL, Workers, batch_tokens, batches_for, pinned
+from .batches import Workers, batch_tokens, batches_for, pinned
 from .clip_encoder import ClipEncoder, KeptClips, OpenedClip
 
 SPREAD = "auto"
@@ -143,7 +143,7 @@ class Predictor:
     def run(self, pairs: Iterable[Pair | AudioError]) -> Iterator[ScoredPair]:
         """Yield all that was found of each pair, in order; an error in place of a pair comes out as it is."""
         judge, computed = self.judge, deque[_Window]()
-        with Workers(True) if self.ahead else nullcontext(SERIAL) as workers:
+        with Workers() if self.ahead else nullcontext() as workers:
             windows = self._read(iter(pairs), workers)
             try:
                 for window in _one_ahead(windows) if self.ahead else windows:
@@ -167,22 +167,23 @@ class Predictor:
             while computed:
                 yield from _results(computed.popleft(), judge)
 
-    def _read(self, pairs: Iterator[Pair | AudioError], workers: Workers) -> Iterator[_Window]:
-        """Windows of pairs, whose clips begin to be decoded."""
+    def _read(self, pairs: Iterator[Pair | AudioError], workers: Workers | None) -> Iterator[_Window]:
+        """Windows of pairs, whose clips the workers begin to decode."""
         size = min(self.batch_size, _FIRST_PAIRS) if self.ahead else self.batch_size * _SORTED_BATCHES
         before: dict[AudioSource, None] = {}
         # Not the whole table: its clips would not fit into memory, and the first score would come last
         while given := list(itertools.islice(pairs, size)):
             own = [pair for pair in given if isinstance(pair, Pair)]
             sources = [pair.clips for pair in own]
-            clips = dict.fromkeys(itertools.chain(*sources))
-            member = 0 if self.judge.trains_tower else None  # of an ensemble, the first
-            # what the window before holds is known by the time that it is asked for
-            new = [source for source in clips if source not in before]
-            yield _Window(given, own, sources, workers.read(new, partial(self._encoder.open, member=member)))
-            before = clips
-            if self.ahead:
+            opened = {}
+            if workers is not None:
+                member = 0 if self.judge.trains_tower else None  # of an ensemble, the first
+                # what the window before holds is known by the time that it is asked for
+                clips = dict.fromkeys(itertools.chain(*sources))
+                new = [source for source in clips if source not in before]
+                opened, before = workers.read(new, partial(self._encoder.open, member=member)), clips
                 size = max(size, min(2 * size, _SORTED_PAIRS))
+            yield _Window(given, own, sources, opened)
 
     def forget(self) -> None:
         """Drop the audio states that are cached in this process.
@@ -194,7 +195,7 @@ class Predictor:
             self._encoder.forget()
 
     @torch.inference_mode()
-    def _predict(self, window: _Window, member: int | None, workers: Workers) -> _Computed:
+    def _predict(self, window: _Window, member: int | None, workers: Workers | None) -> _Computed:
         """Predict with the judge's present weights; `member` = whose audio states these are, None = those of all."""
         judge, pairs, sources = self.judge, window.pairs, window.sources
         # A clip is encoded once, however many pairs it is in
@@ -237,7 +238,8 @@ class Predictor:
 
         def inputs(rows: slice) -> Inputs:
             with torch.inference_mode(), self._asking:  # a tokenizer serves one thread at a time
-                return pinned(judge.build_inputs(ordered[rows], states), self._device)
+                made = judge.build_inputs(ordered[rows], states)
+                return made if workers is None else pinned(made, self._device)
 
         predictions: list[tuple[list[list[int]], Prediction]] = []
         for batch in self._batches.split(lengths, inputs, workers, not packed):

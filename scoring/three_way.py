@@ -73,12 +73,11 @@ class PreferenceModel:
     tie_width: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     # probability of the likeliest verdict from which it is given, for each of `MAX_ERRORS`; None = there is no such
     # bound: with so few verdicts, or so many errors, nothing can be promised
-    decided_above: tuple[Annotated[float, Field(ge=0, le=1)] | None, ...]
+    decided_above: Annotated[
+        tuple[Annotated[float, Field(ge=0, le=1)] | None, ...],
+        Field(min_length=len(MAX_ERRORS), max_length=len(MAX_ERRORS)),
+    ]
     uses_error: bool = True  # False where nobody rated and all that is known are comparisons: the error counts as 1
-
-    def __post_init__(self) -> None:
-        if len(self.decided_above) != len(MAX_ERRORS):
-            raise ValueError(f"decided_above; expected a bound or null for each of {', '.join(map(str, MAX_ERRORS))}")
 
     def preference(self, difference: float, standard_error: float) -> Preference:
         """What people will say, given the lead of the first response in rating points (above 0 = it is better) and the

@@ -161,7 +161,7 @@ class StartAtProbe(Callback):
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Fit the head of a judge that is on its device; a collective of all processes."""
         assert isinstance(pl_module, JudgeModule)
-        if self._resumed or not pl_module.judge.head_input.settings.of_clips:
+        if self._resumed or not pl_module.judge.head_input.of_clips:
             return
         with standardised_reader(trainer, pl_module) as (reader, pairs):
             # A kernel's head has another size than that for which shards, processes and rater embeddings were prepared

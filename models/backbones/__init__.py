@@ -20,9 +20,8 @@ from ...core.errors import UserError
 from .. import NANO
 from ..hub import expected_backbone, require_backbone
 from .base import Backbone, Checkpoint
-from .layers import fuse_norms
+from .fused import fuse
 from .loading import load_model, one_line
-from .rotation import fuse_rotations
 
 NANO_FOLDER = Path(__file__).parents[2] / "checkpoints" / "nano"
 TRANSFORMERS = "transformers>=5.17,<6"
@@ -73,8 +72,7 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
     except StrictDataclassError as error:
         raise UserError(f"backbone {name!r}: config.json: {one_line(error)}") from None
     backbone.name, backbone.depth = name, None if depth is None else len(backbone.layers)
-    fuse_norms(backbone.network)
-    fuse_rotations(backbone.network)
+    fuse(backbone.network)
     backbone.network.requires_grad_(False).eval()
     return backbone
 

@@ -1,7 +1,7 @@
 """What is done to the layers of a network from outside, and padding.
 
 Statistics over time of layer outputs, for a head that reads them; layers that are skipped; gradient checkpointing
-and `torch.compile`, layer by layer; norms in one kernel.
+and `torch.compile`, layer by layer.
 
 The host knows the length of each clip before anything is computed. Whatever follows from the lengths is computed on the
 host: a GPU that is asked for a length or for the positions of a mask must first finish all its queued work.
@@ -10,7 +10,6 @@ host: a GPU that is asked for a length or for the positions of a mask must first
 from __future__ import annotations
 
 import inspect
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -200,43 +199,3 @@ def recompute_activations(network: nn.Module) -> int:
     for layer in layers:
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
     return len(layers)
-
-
-_NORMS = re.compile(
-    r"(Qwen2|Qwen2_5Omni|Qwen3|Qwen3OmniMoe(Thinker)?(Text)?|Llama|Gemma3n|Gemma4(Unified)?|NemotronH(_Omni_)?)RMSNorm"
-)
-"""Names of the official classes that `FusedNorm` may stand for."""
-
-
-class FusedNorm(nn.Module):
-    """A root mean square norm by `rms_norm`: one kernel on a GPU, where the official classes start eight that read and
-    write float32. In float32 values are equal; in half precision they are rounded once instead of twice."""
-
-    weight: Tensor | None
-    eps: float
-
-    def __init__(self, official: Any) -> None:
-        super().__init__()
-        # with its weight, and whatever else was noted there (`deferred`)
-        vars(self).update(vars(official))
-        self.register_parameter("weight", getattr(official, "weight", None))
-        of_gemma = not hasattr(official, "variance_epsilon")
-        self.eps = official.eps if of_gemma else official.variance_epsilon
-        self.keeps_dtype = of_gemma or type(official).__name__.startswith("NemotronH")
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Norm over the last axis."""
-        weight, size = self.weight, states.shape[-1:]
-        # The kernel takes one dtype; a trained weight is float32 beside states in half precision
-        if weight is None or weight.dtype == states.dtype:
-            return nn.functional.rms_norm(states, size, weight, self.eps)
-        made = weight * nn.functional.rms_norm(states, size, None, self.eps)  # a weight that is trained, in float32
-        return made.to(states.dtype) if self.keeps_dtype else made
-
-
-def fuse_norms(network: nn.Module) -> None:
-    """Put `FusedNorm` in the place of a network's norms, but for those that accelerate moves between devices."""
-    for name, module in list(network.named_modules()):
-        # accelerate's hook moves the module that it was put on, and would not know this one
-        if _NORMS.fullmatch(type(module).__name__) and not hasattr(module, "_hf_hook"):
-            network.set_submodule(name, FusedNorm(module))

@@ -94,7 +94,8 @@ def load_model(family: type[Backbone], checkpoint: Checkpoint) -> Any:
                     "preprocessor_config.json and tokenizer files beside it"
                 ) from None
     check_report(checkpoint.name, report, family.ignored_keys, model)
-    _read_4_bits_alike(model, checkpoint)
+    if getattr(model, "hf_quantizer", None) is not None:
+        _read_4_bits_alike(model, checkpoint)
     return model
 
 

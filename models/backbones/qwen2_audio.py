@@ -14,6 +14,7 @@ the clip, in 40 % of their width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from transformers import (
     AudioFlamingo3ForConditionalGeneration,
     MusicFlamingoForConditionalGeneration,
     Qwen2AudioForConditionalGeneration,
+    WhisperFeatureExtractor,
 )
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.musicflamingo.modeling_musicflamingo import apply_rotary_time_emb
@@ -33,7 +35,6 @@ from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, a
 from .base import BackbonePart, Checkpoint
 from .inputs import Clips
 from .layers import LayerStatistics, padding_mask, record_layers, without_padding
-from .log_mel import log_mel
 
 WHISPER_TOWER = BackbonePart(
     "audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), layers="audio_tower.layers"
@@ -135,7 +136,38 @@ def after_convolutions(frames: int) -> int:
 
 def _states(frames: int) -> int:
     """Number of audio states for this number of spectrogram frames."""
-    return (after_convolutions(frames) - 2) // 2 + 1
+    return after_convolutions(frames) // 2
+
+
+def log_mel(samples: Tensor, extractor: WhisperFeatureExtractor) -> Tensor:
+    """What Whisper's extractor makes of clips `(clips, samples)` that are padded with zeros to whole frames, on their
+    device, several at once.
+
+    The official extractor (`_torch_extract_fbank_features` of transformers 5.17 to 5.23) also computes on a GPU, but it
+    returns NumPy arrays: the host would wait for each batch, and copy it back.
+
+    Returns:
+        `(clips, bins, frames)`, float32, one frame for each `hop_length` samples. Each clip is at least 8 decades below
+        its own maximum.
+    """
+    # autocast would round the product whose logarithm is taken
+    with torch.autocast(samples.device.type, enabled=False):
+        filters, window = _filters(extractor, samples.device)
+        spectrum = torch.stft(
+            samples.float(), extractor.n_fft, extractor.hop_length, window=window, return_complex=True
+        )
+        # The official extractor leaves out the last frame, too: its middle is where the clip ends
+        powers = filters @ (spectrum[..., :-1].abs() ** 2).contiguous()
+        decades = powers.clamp(min=1e-10).log10()
+        decades = torch.maximum(decades, decades.amax((1, 2), keepdim=True) - 8.0)
+        return (decades + 4.0) / 4.0
+
+
+@lru_cache(maxsize=8)
+def _filters(extractor: WhisperFeatureExtractor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Mel filters `(bins, frequencies)` and window, copied to the device once."""
+    filters = torch.from_numpy(extractor.mel_filters).float().T.to(device)
+    return filters, torch.hann_window(extractor.n_fft, device=device)
 
 
 class Qwen2Audio(WhisperTowerModel):

@@ -13,8 +13,7 @@ import torch
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.models.backbones.attention import KERNEL, attention_layout
 from empathy_judge.models.backbones.audio_language_model import LANGUAGE_MODEL
-from empathy_judge.models.backbones.layers import FusedNorm, fuse_norms
-from empathy_judge.models.backbones.rotation import fuse_rotations
+from empathy_judge.models.backbones.fused import FusedNorm, fuse
 from empathy_judge.models.lora import AdaptedLinear, LoraLayer, adapt, cast_adapters
 from empathy_judge.models.low_rank import adapted_linear
 from empathy_judge.models.settings import LoraSettings
@@ -215,8 +214,7 @@ def cost_of_a_layer(what: str) -> tuple[int, float]:
         model = Qwen2Model._from_config(config, dtype=torch.bfloat16, attn_implementation=KERNEL)
         network = nn.ModuleDict({"language_model": model})
         network.eval().requires_grad_(False)
-        fuse_norms(network)
-        fuse_rotations(network)
+        fuse(network)
         backbone: Any = SimpleNamespace(network=network, parts={"language_model": LANGUAGE_MODEL}, name="scaled")
         adapt(backbone, LoraSettings(rank=2, alpha=4.0, dropout=0.05 if what.endswith("dropout") else 0.0))
         if what == "scoring":
@@ -253,8 +251,7 @@ def test_a_layer_costs_few_operations_and_bytes(what):
 
 @pytest.mark.parametrize("what", BEFORE)
 def test_the_count_sees_what_was_there_before(what, monkeypatch):
-    for name in ("fuse_norms", "fuse_rotations"):
-        monkeypatch.setattr(f"{__name__}.{name}", lambda network: None)
+    monkeypatch.setattr(f"{__name__}.fuse", lambda network: None)
     monkeypatch.setattr(f"{__name__}.cast_adapters", lambda backbone, dtype: None)
     if what == "scoring":  # outside autocast
         monkeypatch.setattr(AdaptedLinear, "forward", PEFT)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import threading
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from empathy_judge.scoring.batches import READ_AHEAD, SERIAL, AutoBatch, Workers, batch_tokens, batches_for, lost_device
+from empathy_judge.scoring.batches import READ_AHEAD, AutoBatch, Workers, batch_tokens, batches_for, lost_device
 from threadpoolctl import ThreadpoolController
 
 
 def run(
-    batches: AutoBatch, items: list[int], fails=lambda batch: None, workers=SERIAL, padded=True
+    batches: AutoBatch, items: list[int], fails=lambda batch: None, workers=None, padded=True
 ) -> tuple[list[int | None], list[list[int]]]:
     """What was computed of items, each as long as its value, and the batches."""
     made, seen = [None] * len(items), []
@@ -32,7 +33,7 @@ def run(
 
 @pytest.fixture(params=[False, True], ids=["serial", "ahead"])
 def workers(request):
-    with Workers(request.param) as workers:
+    with Workers() if request.param else nullcontext() as workers:
         yield workers
 
 
@@ -105,7 +106,7 @@ def test_what_is_made_ahead_makes_the_same_batches(padded):
     def fails(batch):
         return MemoryError() if sum(batch) > 150 else None
 
-    with Workers(True) as workers:
+    with Workers() as workers:
         ahead = run(AutoBatch(8), items, fails, workers, padded)
     assert ahead == run(AutoBatch(8), items, fails, padded=padded)
     assert ahead[0] == [2 * item for item in items]
@@ -118,7 +119,7 @@ def test_inputs_of_the_next_two_passes_are_made_while_one_is_computed():
         made[rows.start].set()
         return rows.start
 
-    with Workers(True) as workers:
+    with Workers() as workers:
         for batch in AutoBatch(1).split([1] * 5, make, workers):
             number = batch.take()
             assert all(event.wait(20) for event in made[number : number + 3])
@@ -142,7 +143,7 @@ def test_an_error_waits_for_what_is_being_made_and_takes_it_along():
                 batch.take()
                 raise RuntimeError("of this batch")
 
-    with Workers(True) as workers:
+    with Workers() as workers:
         with pytest.raises(RuntimeError, match="of this batch"):
             compute(workers)
         assert sorted(ended) == [0, 1, 2]
@@ -153,7 +154,7 @@ class Blob:
 
 
 def test_what_is_read_ahead_is_bounded():
-    with Workers(True) as workers:
+    with Workers() as workers:
         begun = workers.read(range(20), lambda number: Blob())
         found = [workers.take(begun, number) for number in range(20)]
         assert found[0] is not None
@@ -164,7 +165,6 @@ def test_what_is_read_ahead_is_bounded():
         failing = workers.read([1], lambda number: [][number])
         with pytest.raises(IndexError):
             workers.take(failing, 1)
-    assert SERIAL.read([1], lambda number: Blob()) == {}
 
 
 def test_threads_of_the_host_do_not_multiply():
@@ -172,8 +172,7 @@ def test_threads_of_the_host_do_not_multiply():
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)
     try:
-        with Workers(True) as workers:
-            assert workers._readers is not None
+        with Workers() as workers:
             assert workers._readers.submit(torch.get_num_threads).result() == 1
         assert torch.get_num_threads() == before + 1
     finally:
@@ -182,10 +181,10 @@ def test_threads_of_the_host_do_not_multiply():
 
 def test_to_start_threads_takes_no_time(monkeypatch):
     """A service does it for each batch; `threadpool_limits` would look through all libraries for each thread."""
-    with Workers(True) as workers:
+    with Workers() as workers:
         workers.take(workers.read([0], lambda number: Blob()), 0)
     monkeypatch.setattr(ThreadpoolController, "__init__", lambda own: pytest.fail("libraries are looked for again"))
-    with Workers(True) as workers:
+    with Workers() as workers:
         assert workers.take(workers.read([0], lambda number: Blob()), 0) is not None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ from empathy_judge import PairDataset, Scorer, dataset_from_frames
 from empathy_judge.audio.prosody import ClipFacts
 from empathy_judge.cli import main
 from empathy_judge.core.errors import UserError
+from empathy_judge.models.description import validated
 from empathy_judge.models.heads import Prediction
 from empathy_judge.scoring.artifact import load_any
 from empathy_judge.scoring.assessment import Scale, Score
@@ -108,8 +109,8 @@ def test_a_verdict_is_given_or_not():
     assert [model.verdict(unsure, own) for own in (None, 0.15, 0.2)] == ["second", None, "second"]
     with pytest.raises(UserError, match=r"max_error 0\.12; expected 0\.05, 0\.1"):
         model.verdict(sure, 0.12)
-    with pytest.raises(ValueError, match="decided_above; expected a bound or null for each"):
-        PreferenceModel(100, 50, 1.0, 0.3, (0.5,))
+    with pytest.raises(UserError, match=r"decided_above \[0\.5\]; expected at least 6 items"):
+        validated(PreferenceModel, {**asdict(model), "decided_above": [0.5]}, "judge.json")
 
 
 def test_the_people_s_verdict_is_that_of_most_and_of_the_others():

@@ -262,7 +262,7 @@ def scorer(gpu: OnCuda) -> None:
         inputs.append(build(pairs, empty(made)))  # a fake mode serves one thread at a time
         return inputs[-1]
 
-    with pytest.MonkeyPatch.context() as patch, NoCopies(), Workers(True) as workers:
+    with pytest.MonkeyPatch.context() as patch, NoCopies(), Workers() as workers:
         patch.setattr(packing, "MAX_PACKED_FRACTION", math.inf)
         patch.setattr(clip_encoder, "free_bytes", lambda device: 2**34)
         patch.setattr(scoring, "mark", lambda device: None)

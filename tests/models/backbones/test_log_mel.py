@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from empathy_judge.models.backbones.log_mel import log_mel
-from empathy_judge.models.backbones.qwen2_audio import WhisperTowerModel
+from empathy_judge.models.backbones.qwen2_audio import WhisperTowerModel, log_mel
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.settings import JudgeSettings
 from transformers import WhisperFeatureExtractor
