@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from ..core.errors import UserError, problem_of, shown
 from ..core.json_text import parse_json
@@ -44,31 +44,20 @@ class Provenance:
     validation_splits: list[str]  # what chose its checkpoint
     target: str  # how several ratings of a pair became what it was trained to predict
     # share of the preferences of the validation split that its scores meet, per dimension
-    preferences_met: dict[str, float | None] = field(default_factory=dict)
-    losses: dict[str, float] = field(default_factory=dict)  # weight of each loss that was minimised
+    preferences_met: dict[str, float | None]
+    losses: dict[str, float]  # weight of each loss that was minimised
     # of ratings, preferences and counterfactual pairs among the training items
-    shares: dict[str, Annotated[float, Field(ge=0, le=1)]] = field(default_factory=dict)
+    shares: dict[str, Annotated[float, Field(ge=0, le=1)]]
     # whether it was trained on the validation splits, too, after they had chosen; `validation` is then what judges that
     # were not trained on a pair say of it
-    refit: bool = False
+    refit: bool
     # where training began, per dimension, if at a probe: `probe`, its Spearman on the validation split; `added`, what
     # training has added, each pair after the epoch that other groups chose; `low` and `high`, the ends of the 90 %
     # interval of that over speakers or groups. None where it is undefined. Of a refit judge, what the run that chose
     # its epochs says; the mean of several, without interval.
-    start: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    start: dict[str, dict[str, float | None]]
     # of method probe, what was fitted, in words: kernel, pairs, penalties; "" = trained by gradients
-    probe: str = ""
-
-
-def _complete(values: Any) -> Any:
-    """Check that a provenance has all its fields: the defaults are for code that makes one, not for what is read."""
-    if isinstance(values, dict):
-        for name in [one.name for one in fields(Provenance) if one.name not in values]:
-            raise ValueError(f"{name} is missing")
-    return values
-
-
-_Written = Annotated[Provenance, BeforeValidator(_complete)]
+    probe: str
 
 
 def start_in_words(provenance: Mapping[str, Any]) -> list[str]:
@@ -121,8 +110,8 @@ class Description(BaseModel):
     max_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     members: Annotated[list[Annotated[str, Field(pattern=r"^members/\d+$")]], Field(min_length=2)] | None = None
     export: _Export | None = None
-    provenance: _Written
-    member_provenance: list[_Written] = []
+    provenance: Provenance
+    member_provenance: list[Provenance] = []
     sha256: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")

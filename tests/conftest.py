@@ -349,3 +349,16 @@ def sharded(tmp_path, monkeypatch) -> Any:
     source = Source(tmp_path / "source", groups=12, per_group=5)
     source.load(embed_audio=True, shard_rows=25)
     return source
+
+
+@pytest.fixture(name="encoded")
+def encoded_clips(monkeypatch) -> list[int]:
+    """How many clips were encoded each time."""
+    from empathy_judge.models.judge import EmpathyJudge
+
+    counts: list[int] = []
+    plain = EmpathyJudge._encoded
+    monkeypatch.setattr(
+        EmpathyJudge, "_encoded", lambda judge, clips: counts.append(len(clips.lengths)) or plain(judge, clips)
+    )
+    return counts

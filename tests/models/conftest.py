@@ -18,8 +18,9 @@ from empathy_judge.scoring.artifact import LoadedJudge, Provenance, describe, sa
 
 RATE = 16_000
 ORIGIN = Provenance(
-    "tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None}, ["train"], ["validation"], "mean"
-)
+    "tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None}, ["train"], ["validation"], "mean",
+    preferences_met={}, losses={}, shares={}, refit=False, start={}, probe="",
+)  # fmt: skip
 
 
 def described(judge: EmpathyJudge, **origin: Any) -> LoadedJudge:

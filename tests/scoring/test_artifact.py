@@ -223,7 +223,7 @@ def in_lora(**changes):
         (lambda it: it.update(schema_version=2), ["schema_version 2; expected 3"]),
         *((lambda it, key=key: it.pop(key), [key]) for key in ("settings", "dimensions", *WRITTEN)),
         *(
-            (lambda it, key=key: it["provenance"].pop(key), [f"provenance: {key} is missing"])
+            (lambda it, key=key: it["provenance"].pop(key), [f"provenance.{key} is missing"])
             for key in ("start", "shares")
         ),
         (in_settings(pooling="median"), ["pooling"]),

@@ -13,7 +13,6 @@ from empathy_judge.core.disk_store import DiskStore
 from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.backbones.layers import compile_layers, transformer_layers
-from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.scoring.artifact import load_any
 from empathy_judge.scoring.predictor import Predictor
 from empathy_judge.train import features, module
@@ -28,17 +27,6 @@ from .conftest import scores_of
 
 UPPER = {"judge__lora__layers": "[-1, 4]"}  # of four
 CUT = {"judge__depth": 0.5, "judge__lora__layers": "[-1, 2]"}
-
-
-@pytest.fixture
-def encoded(monkeypatch) -> list[int]:
-    """How many clips were encoded each time."""
-    counts: list[int] = []
-    plain = EmpathyJudge._encoded
-    monkeypatch.setattr(
-        EmpathyJudge, "_encoded", lambda judge, clips: counts.append(len(clips.lengths)) or plain(judge, clips)
-    )
-    return counts
 
 
 def curve(words: list[str], losses: list[float] | None = None) -> np.ndarray:

@@ -59,8 +59,23 @@ def open_probe(spec: str, dataset: PairDataset, seed: int, how: Loading | None =
     record = _fit(spec, judge, dataset, seed, ClipReader(judge, store=store))
     splits = sorted({pair.split for pair in dataset.pairs if pair.split is not None})
     dimensions, card = dict.fromkeys(dimension.name for dimension in judge.dimensions), dataset.card
-    data = card.name, card.synthetic, card.content_hash, dataset.split_hash()
-    description = {**describe(judge, Provenance(*data, dimensions, splits, [], target="mean")), "fitted": record}
+    provenance = Provenance(
+        dataset=card.name,
+        synthetic=card.synthetic,
+        content_hash=card.content_hash,
+        split_hash=dataset.split_hash(),
+        validation=dimensions,
+        train_splits=splits,
+        validation_splits=[],
+        target="mean",
+        preferences_met={},
+        losses={},
+        shares={},
+        refit=False,
+        start={},
+        probe="",
+    )
+    description = {**describe(judge, provenance), "fitted": record}
     name = Path(what).resolve().name if Path(what).exists() else what
     return TrainedJudge(PROBE + name, description, Predictor(judge, store=store, windows=how.windows))
 

@@ -44,17 +44,6 @@ def whisper(make_family):
     return make_family("whisper")
 
 
-@pytest.fixture
-def encoded(monkeypatch) -> list[int]:
-    """How many clips were encoded each time."""
-    counts: list[int] = []
-    plain = EmpathyJudge._encoded
-    monkeypatch.setattr(
-        EmpathyJudge, "_encoded", lambda judge, clips: counts.append(len(clips.lengths)) or plain(judge, clips)
-    )
-    return counts
-
-
 def clips_of(folder: Path, *splits: str) -> set[str]:
     return set(itertools.chain(*(pair.clips for pair in PairDataset.load(folder).subset(list(splits)).pairs)))
 
