@@ -67,7 +67,7 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
         raise UserError(f"backbone {name!r} with judge.window_seconds: it has no fixed window; expected null")
     resolved = replace(checkpoint, name=str(NANO_FOLDER) if name == NANO else name, depth=depth)
     try:
-        network = family.network_of(load_model(family, resolved), resolved)
+        network = family.network_of(load_model(family, resolved))
         backbone: Backbone = family(network, family.processor_of(resolved), resolved)
     except StrictDataclassError as error:
         raise UserError(f"backbone {name!r}: config.json: {one_line(error)}") from None

@@ -317,7 +317,7 @@ class WavLM(WaveEncoder):
         return {"": "eager" if attention == "sdpa" else attention}
 
     @classmethod
-    def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:
+    def network_of(cls, model: Any) -> Any:
         """The encoder with attention that adapters can reach."""
         for layer in model.encoder.layers:
             layer.attention = AdaptableAttention(layer.attention)

@@ -119,7 +119,7 @@ class Backbone(ABC):
         return []
 
     @classmethod
-    def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:
+    def network_of(cls, model: Any) -> Any:
         """What the judge needs of the model that was loaded."""
         return model
 

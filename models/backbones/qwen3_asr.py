@@ -20,7 +20,7 @@ from transformers import Qwen3ASRForConditionalGeneration
 
 from .attention import RowAttention
 from .audio_language_model import LANGUAGE_MODEL, Message, as_text
-from .base import BackbonePart, Checkpoint
+from .base import BackbonePart
 from .qwen_omni import AUT_TOWER, AutTowerModel
 
 
@@ -35,7 +35,7 @@ class Qwen3ASR(AutTowerModel):
     }
 
     @classmethod
-    def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:
+    def network_of(cls, model: Any) -> Any:
         """With an attention that reads rows."""
         for layer in model.model.audio_tower.layers:
             layer.self_attn = RowAttention(layer.self_attn)

@@ -98,7 +98,7 @@ class Qwen2_5Omni(Thinker, WhisperTowerModel):
     parts = {"language_model": LANGUAGE_MODEL, "projector": BackbonePart("projector", ()), "audio_tower": WHISPER_TOWER}
 
     @classmethod
-    def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:
+    def network_of(cls, model: Any) -> Any:
         """With the projector beside the tower."""
         tower = model.audio_tower
         model.projector, tower.proj = tower.proj, nn.Identity()
@@ -226,7 +226,7 @@ class Qwen3OmniMoe(Thinker, AutTowerModel):
     }
 
     @classmethod
-    def network_of(cls, model: Any, checkpoint: Checkpoint) -> Any:
+    def network_of(cls, model: Any) -> Any:
         """With the projector beside the tower."""
         # for a mixture of experts that it knows, PEFT 0.21 turns a pattern into bare names, which the tower has too
         model.config.model_type = "thinker"
