@@ -159,14 +159,14 @@ def memory_for(source: AudioSource, name: str = "") -> Iterator[None]:
         raise AudioError(reason, "too large for the memory") from None
 
 
-def probe(source: AudioSource, max_seconds: float | None = None) -> AudioInfo:
+def probe(source: AudioSource, name: str = "", max_seconds: float | None = None) -> AudioInfo:
     """Duration, rate and channels from the header, without decoding.
 
     Raises:
         AudioError: If the clip is missing, empty, cut off or not audio; with `max_seconds`, also if `decode` would
             refuse its length.
     """
-    with memory_for(source):
+    with memory_for(source, name):
         content = source if isinstance(source, Clip) else _read(source)
     try:
         if isinstance(content, Clip):
@@ -178,7 +178,7 @@ def probe(source: AudioSource, max_seconds: float | None = None) -> AudioInfo:
         if max_seconds is not None:
             _check_length(count, rate, max_seconds)
     except AudioError as error:
-        raise error.at(name_of(source)) from None
+        raise error.at(name or name_of(source)) from None
     return AudioInfo(count / rate, rate, channels)
 
 

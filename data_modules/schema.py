@@ -414,13 +414,8 @@ def content_hash(
         [d.name, float(d.minimum), float(d.maximum), d.step and float(d.step), d.higher_is_better] for d in dimensions
     ]
     digest = hashlib.sha256(json.dumps(scales).encode())
-    previous_line = ""
     for pair in pairs:
-        line = json.dumps(pair)
-        if line < previous_line:
-            raise ValueError("content_hash: the pairs are not sorted")
-        digest.update(line.encode() + b"\n")
-        previous_line = line
+        digest.update(json.dumps(pair).encode() + b"\n")
     digest.update(b"\n")
     compared = [] if preferences is None else [(preferences, PREFERENCES_SCHEMA)]
     for table, schema in [(ratings, ratings_schema(ratings)), *compared]:
