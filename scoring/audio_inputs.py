@@ -110,16 +110,12 @@ def make_pair(pair_id: str, context: Any, response: Any, situation: Any = None) 
     if situation is not None:
         situation = None if is_missing(situation) else situation
         check_situation(situation)
-    alone = context is None or (not isinstance(context, AudioSource) and is_missing(context))
-    turns = () if alone else (Turn("user", clip(context)),)
+    given = isinstance(context, AudioSource) or not is_missing(context)
+    turns = (Turn("user", clip(context)),) if given else ()
     return Pair(pair_id, clip(response), turns, situation=situation, group_id=pair_id)
 
 
-def pairs_of(
-    context: Audio | list[Audio | None] | None,
-    response: Audio | list[Audio],
-    situation: str | list[str | None] | None,
-) -> tuple[list[Pair], bool]:
+def pairs_of(context: Any, response: Any, situation: Any) -> tuple[list[Pair], bool]:
     """One pair or many, as `Scorer.score` takes them, and whether responses were given as a list. What is no list holds
     for all responses, and is read once.
 
@@ -135,9 +131,8 @@ def pairs_of(
     several, listed = responses is not None, [response] if responses is None else responses
     count = len(listed)
     if contexts is None:
-        only: Any = context
         # An open file can be read once, and one context stands in every pair
-        contexts = [clip(only) if several and not is_missing(only) else only] * count
+        contexts = [clip(context) if several and not is_missing(context) else context] * count
     situations = [situation] * count if situations is None else situations
     if len(contexts) != count or len(situations) != count:
         raise UserError(

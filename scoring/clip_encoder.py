@@ -154,8 +154,7 @@ class ClipEncoder:
         # What is known already, and what has to be computed; a clip that cannot be used holds no other up
         for source in clips:
             try:
-                ahead = workers is not None and source in opened
-                clip = workers.take(opened, source) if ahead else known.get(source)
+                clip = workers.take(opened, source) if workers is not None and source in opened else known.get(source)
                 clip = clip or self.open(source, member)
                 states, _ = self._states.get((member, clip.key), (None, 0))
                 if states is None and clip.states is None and not clip.windows:
