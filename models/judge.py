@@ -65,8 +65,7 @@ class EmpathyJudge(nn.Module):
                 scales.
         """
         super().__init__()
-        self.settings = settings if isinstance(settings, BuiltSettings) else BuiltSettings.of(settings)
-        settings = self.settings
+        self.settings = settings = BuiltSettings.of(settings)
         self.dimensions = tuple(dimensions)
         self.backbone: Backbone = load_backbone(
             Checkpoint(
