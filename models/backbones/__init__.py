@@ -20,7 +20,7 @@ from ...core.errors import UserError
 from .. import NANO
 from ..hub import expected_backbone, require_backbone
 from .base import Backbone, Checkpoint
-from .fused import fuse
+from .layers import fuse
 from .loading import load_model, one_line
 
 NANO_FOLDER = Path(__file__).parents[2] / "checkpoints" / "nano"

@@ -39,7 +39,7 @@ class AudioLanguageModel(Backbone):
     """Embeds the text, puts projected audio states where the audio tokens are, and runs the language model.
 
     A family sets `model_class` and `parts`, says how many tokens a clip has, encodes it, and overrides `network_of`,
-    `audio_bounds`, `render`, `embed`, `project` or `read` where it is special. None of these may keep a reference to a
+    `render`, `audio_span`, `embed`, `project` or `read` where it is special. None of these may keep a reference to a
     linear layer: LoRA replaces it inside its parent.
     """
 
@@ -48,7 +48,6 @@ class AudioLanguageModel(Backbone):
     final_norm = "language_model.norm"
     processor_of = staticmethod(load_processor)
     own_audio_token: ClassVar[str | None] = None  # the audio token where the processor does not say it
-    audio_bounds: tuple[str, str] = "", ""  # the texts before and behind the audio tokens of a clip
     # False where layers pass on more than one state for each token, so that none can be entered from outside
     entered_at_layers: ClassVar[bool] = True
     tower_width: ClassVar[str] = "hidden_size"  # what the width of the tower's layers is called in its configuration
@@ -92,10 +91,14 @@ class AudioLanguageModel(Backbone):
         """A chat, up to where its last message is answered, with one `audio_token` for each clip."""
         return self.processor.apply_chat_template(list(chat), tokenize=False, add_generation_prompt=True)
 
+    def audio_span(self, count: int) -> str:
+        """The text that stands for a clip with `count` audio tokens."""
+        return self.audio_token * count
+
     def prepare_text(
         self, pairs: Sequence[Pair], audio_tokens: Sequence[Sequence[int]], padding_side: str
     ) -> tuple[Tensor, Tensor, Tensor]:
-        texts, (begin, end) = [], self.audio_bounds
+        texts = []
         for pair, counts in zip(pairs, audio_tokens, strict=True):
             try:
                 # The template writes one audio token for each clip; the tokenizer is to see one for each audio state
@@ -105,7 +108,7 @@ class AudioLanguageModel(Backbone):
             if len(pieces) != len(counts) + 1:
                 shows = f"shows {len(pieces) - 1} clips of a chat with {len(counts)}"
                 raise UserError(f"backbone {self.name!r}: its chat template {shows}")
-            spans = [*(f"{begin}{self.audio_token * count}{end}" for count in counts), ""]
+            spans = [*map(self.audio_span, counts), ""]
             texts.append("".join(piece + span for piece, span in zip(pieces, spans, strict=True)))
         # the template has written all special tokens: a tokenizer that adds its own would begin a second text
         encoded = self.tokenizer(

@@ -63,7 +63,6 @@ class NemotronHOmni(AudioLanguageModel):
 
     model_class = Listener
     own_audio_token = "<so_embedding>"
-    audio_bounds = "<so_start>", "<so_end>"
     layout = Layout({"": ""})
     final_norm = "language_model.norm_f"
     key_mapping = {
@@ -119,6 +118,9 @@ class NemotronHOmni(AudioLanguageModel):
         """See `AudioLanguageModel`: a text with one audio token for each clip, which the official processor takes."""
         turns = [{"role": message["role"], "content": as_text(message, self.audio_token)} for message in chat]
         return self.processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+
+    def audio_span(self, count: int) -> str:
+        return f"<so_start>{self.audio_token * count}<so_end>"
 
     def audio_tokens(self, samples: int) -> int:
         """See `Backbone`: of all frames, and the one behind them."""

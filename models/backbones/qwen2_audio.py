@@ -202,9 +202,8 @@ class MusicFlamingo(AudioFlamingo3):
 
     model_class = MusicFlamingoForConditionalGeneration
 
-    def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
-        super().__init__(network, processor, checkpoint)
-        self.audio_bounds = processor.audio_bos_token, processor.audio_eos_token
+    def audio_span(self, count: int) -> str:
+        return self.processor.audio_bos_token + self.audio_token * count + self.processor.audio_eos_token
 
     def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         states = super().encode_audio(clips, layer_statistics)

@@ -35,7 +35,6 @@ class Voxtral(AudioLanguageModel):
 
     model_class = VoxtralForConditionalGeneration
     own_audio_token = "[AUDIO]"
-    audio_bounds = "[BEGIN_AUDIO]", ""
     max_seconds = 2_400.0  # no file of the checkpoint sets a limit; 40 minutes are what its authors state
     parts = {
         "language_model": LANGUAGE_MODEL,
@@ -58,6 +57,9 @@ class Voxtral(AudioLanguageModel):
         # a state is as wide as the feed-forward layers: four positions of the tower side by side
         self.audio_size: int = config.intermediate_size
         self._per_window = config.max_source_positions * config.hidden_size // self.audio_size
+
+    def audio_span(self, count: int) -> str:
+        return "[BEGIN_AUDIO]" + self.audio_token * count
 
     def render(self, chat: Sequence[Message]) -> str:
         """See `AudioLanguageModel`."""

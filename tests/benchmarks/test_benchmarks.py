@@ -314,14 +314,14 @@ class TestGpu:
         once, against PEFT's adapters in float32 and the official norms and positions."""
         from empathy_judge.audio.decode import Clip
         from empathy_judge.data_modules.schema import Dimension, Pair, Turn
-        from empathy_judge.models.backbones import fused
+        from empathy_judge.models.backbones import layers
         from empathy_judge.models.judge import EmpathyJudge
         from empathy_judge.models.lora import AdaptedLinear
         from empathy_judge.models.settings import JudgeSettings, LoraSettings
         from peft.tuners.lora import Linear
         from transformers.models.gemma3n.modeling_gemma3n import apply_rotary_pos_emb
 
-        def official(norm: fused.FusedNorm, states: torch.Tensor) -> torch.Tensor:
+        def official(norm: layers.FusedNorm, states: torch.Tensor) -> torch.Tensor:
             exact = states.float() * torch.rsqrt(states.float().square().mean(-1, keepdim=True) + norm.eps)
             return norm.weight * exact.to(states.dtype)
 
@@ -345,8 +345,8 @@ class TestGpu:
                 with monkeypatch.context() as patch, torch.no_grad():
                     if what == "before":
                         patch.setattr(AdaptedLinear, "forward", Linear.forward)
-                        patch.setattr(fused.FusedNorm, "forward", official)
-                        patch.setattr(fused, "turned", apply_rotary_pos_emb)
+                        patch.setattr(layers.FusedNorm, "forward", official)
+                        patch.setattr(layers, "turned", apply_rotary_pos_emb)
                     if what == "now":
                         judge.merge()
                     scores.append(judge(inputs))

@@ -13,7 +13,7 @@ import torch
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.models.backbones.attention import KERNEL, attention_layout
 from empathy_judge.models.backbones.audio_language_model import LANGUAGE_MODEL
-from empathy_judge.models.backbones.fused import FusedNorm, fuse
+from empathy_judge.models.backbones.layers import FusedNorm, fuse
 from empathy_judge.models.lora import AdaptedLinear, LoraLayer, adapt, cast_adapters
 from empathy_judge.models.low_rank import adapted_linear
 from empathy_judge.models.settings import LoraSettings

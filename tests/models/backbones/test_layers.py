@@ -8,7 +8,7 @@ import pytest
 import torch
 from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import Pair
-from empathy_judge.models.backbones.layers import passing_on
+from empathy_judge.models.backbones.layers import FusedNorm, passing_on
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.settings import HeadInputSettings
 from empathy_judge.scoring.export.write import write_backbone
@@ -166,3 +166,26 @@ def test_lora_is_on_the_layers_that_there_are(language_model):
     path = judge.backbone.layers_path
     adapted = {name.split(".")[path.count(".") + 2] for name in judge.trainable() if "lora_" in name}
     assert adapted == {str(own) for own in range(judge.backbone.depth or 0)}
+
+
+# ---------------------------------------------------------------- norms
+
+
+@torch.no_grad()
+def test_norms_are_one_operation_with_the_values_of_the_official_ones(language_model):
+    network = loaded(language_model.folder).network.language_model
+    modules = language_model.model.named_modules()
+    official = {name: own for name, own in modules if type(own).__name__.endswith("RMSNorm")}
+    norms = {name: own for name, own in network.named_modules() if isinstance(own, FusedNorm)}
+    assert {"norm", "norm_f"} & norms.keys()
+    assert not [name for name, own in network.named_modules() if type(own).__name__.endswith("RMSNorm")]
+    for name, own in norms.items():
+        paths = f"language_model.{name}", f"language_model.model.{name}"
+        (theirs,) = [module for path, module in official.items() if path.endswith(paths)]
+        states = 3 * torch.randn(5, 7, 16 if own.weight is None else len(own.weight))
+        torch.testing.assert_close(own(states), theirs(states), rtol=2e-7, atol=0)
+        half = states.bfloat16()
+        exact = theirs(half.float())
+        distances = [(norm.bfloat16()(half).float() - exact).abs().mean() for norm in (own, theirs)]
+        assert distances[0] <= distances[1]
+        assert own.float()(half).dtype == theirs.float()(half).dtype  # a norm that is trained in float32
