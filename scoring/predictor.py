@@ -36,7 +36,8 @@ from .clip_encoder import ClipEncoder, KeptClips, OpenedClip
 
 SPREAD = "auto"
 """Device name of a judge that is spread over all GPUs, then main memory."""
-_ON_CPU, _ON_GPU = 16, 128  # most pairs of a forward pass
+ON_CPU, ON_GPU = 16, 128
+"""Most pairs of a forward pass, unless somebody says otherwise."""
 _SORTED_BATCHES = 4
 """Batches whose pairs are sorted by length together, on a CPU."""
 _SORTED_PAIRS, _FIRST_PAIRS = 1024, 32
@@ -122,7 +123,7 @@ class Predictor:
         """
         self.judge, self.windows, self._device = judge, windows, judge.device
         self.ahead = self._device.type != "cpu"
-        self.batch_size = batch_size or most_pairs(self.ahead)
+        self.batch_size = batch_size or (ON_GPU if self.ahead else ON_CPU)
         self.long_clips: LongClips = "window" if windows else "refuse"
         tokens = batch_tokens(judge) if tokens is None else tokens
         self._counts_tokens = math.isfinite(tokens)
@@ -251,11 +252,6 @@ class Predictor:
             predictions = [(rows, prediction.to_host()) for rows, prediction in predictions]
             arrived = mark(self._device)
         return _Computed(windows, facts, outcomes, predictions, arrived)
-
-
-def most_pairs(on_gpu: bool) -> int:
-    """Most pairs of a forward pass, unless somebody says otherwise."""
-    return _ON_GPU if on_gpu else _ON_CPU
 
 
 def mark(device: torch.device) -> torch.cuda.Event:

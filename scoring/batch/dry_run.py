@@ -23,7 +23,7 @@ from ...models.windows import MOST_WINDOWS
 from ...models.work import CUDA_CONTEXT, GIB, RATE, SCORING, of_a_clip, of_a_token, of_the_rate, weight_bytes
 from ..artifact import LoadedJudge, described
 from ..batches import bytes_per_token, tokens_in
-from ..predictor import SPREAD, choose_device, most_pairs
+from ..predictor import ON_CPU, ON_GPU, SPREAD, choose_device
 from .manifest import Row
 
 _BLOCK, _KEPT = 1024, 100_000
@@ -130,7 +130,7 @@ def dry_run(
     while block := list(itertools.islice(blocks, _BLOCK)):
         found.add(block)
     weights = _weights(loaded, quantization)
-    pairs = batch_size or most_pairs(on_gpu)
+    pairs = batch_size or (ON_GPU if on_gpu else ON_CPU)
     tokens = tokens_in(shapes, free - weights) if on_gpu else math.inf
     # One pair that is larger than the limit is a pass of its own
     largest = min(max(tokens, found.most), pairs * found.most)
