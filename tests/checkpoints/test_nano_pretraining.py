@@ -31,13 +31,12 @@ from empathy_judge.checkpoints.nano.make.pretrain import pretrain
 from empathy_judge.checkpoints.nano.make.questions import CLOSED, OPEN, Delivery
 from empathy_judge.checkpoints.nano.make.teacher import taught
 from empathy_judge.core.errors import UserError
+from empathy_judge.core.files import file_hash
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.qwen2_audio import Qwen2Audio
 from torch.nn.functional import gelu
-from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
-
-from ..models.backbones.families import whisper
+from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 QUESTIONS = {question.name: question for question in (*CLOSED, *OPEN)}
 
@@ -171,11 +170,31 @@ def test_an_interrupted_stage_ends_as_the_uninterrupted_one(teach, module, name,
         assert torch.equal(weight, resumed[name]), name
 
 
+def _write_teacher(folder: Path, seconds: int = 30) -> Path:
+    """A miniature of Whisper with random weights."""
+    config = WhisperConfig(
+        d_model=32, encoder_layers=2, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
+        encoder_ffn_dim=48, decoder_ffn_dim=48, max_source_positions=50 * seconds, vocab_size=64, pad_token_id=0,
+        bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        WhisperForConditionalGeneration(config).save_pretrained(folder)
+    WhisperFeatureExtractor(chunk_length=seconds).save_pretrained(folder)
+    return folder
+
+
+def test_a_teacher_hears_what_nano_hears(tmp_path):
+    folder = _write_teacher(tmp_path, seconds=5)
+    with pytest.raises(UserError, match=r"hears 5 s; expected an encoder of Whisper, of 30 s"):
+        pretrain(tmp_path / "out", tmp_path / "work", [], 64, 1, 3, 1, teacher=folder)
+    assert not (tmp_path / "work").exists()
+
+
 def test_a_teacher_is_heard_token_by_token_and_as_a_whole(tmp_path, make_tone):
     """Two of the encoder's layers, four of its states to a token, in a window of the clip and a second; statistics of
     all its layers."""
-    torch.manual_seed(0)
-    whisper.build(tmp_path)
+    _write_teacher(tmp_path)
     clips = _noise_clips(60, 100)
     samples = [make_tone(seconds, pitch, 0.1) for seconds, pitch in ((1.2, 150), (2.01, 200))]
     found = taught(list(zip(clips, samples, strict=True)), tmp_path)
@@ -323,12 +342,19 @@ def test_a_corpus_does_not_depend_on_the_number_of_workers(monkeypatch):
 
 @pytest.mark.long
 def test_script_runs_from_nothing(tmp_path):
-    pretrain(tmp_path / "out", tmp_path / "work", [], clips=64, tower_epochs=1, steps=3, seed=1, measured_pairs=12)
+    _write_teacher(tmp_path / "teacher")
+    pretrain(
+        tmp_path / "out", tmp_path / "work", [], clips=64, tower_epochs=1, steps=3, seed=1, measured_pairs=12,
+        teacher=tmp_path / "teacher",
+    )  # fmt: skip
     assert load_backbone(Checkpoint(str(tmp_path / "out"))).sampling_rate == 16_000
     measured = json.loads((tmp_path / "out" / "measured.json").read_text())
     assert measured["clips"] == {"train": 64, "unseen_voices": 40}
     weights = (tmp_path / "out" / "model.safetensors").read_bytes()
     assert measured["sha256"]["weights"] == hashlib.sha256(weights).hexdigest()
+    of_teacher = file_hash(tmp_path / "teacher" / "model.safetensors")
+    assert measured["sha256"]["teacher"] == of_teacher
+    assert of_teacher[:16] in (tmp_path / "out" / "README.md").read_text()
     assert set(measured["seconds"]) == {"corpora", "audio tower", "language model"}
     assert "| question | n | majority | accuracy |" in (tmp_path / "out" / "README.md").read_text()
     with pytest.raises(UserError, match="holds the stages of another recipe"):

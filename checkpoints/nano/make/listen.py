@@ -142,7 +142,8 @@ def train_tower(backbone: AudioLanguageModel, corpus: ClipStore, epochs: int, se
     torch.manual_seed(seed)
     readouts = nn.ModuleList([Readouts(backbone.audio_size, corpus)])
     if corpus.summary.shape[1]:
-        readouts.append(Lessons(*reversed(backbone.layer_sizes), corpus))
+        layers, width = backbone.layer_sizes
+        readouts.append(Lessons(width, layers, corpus))
     weights = [weight for weight in tower.parameters() if weight.requires_grad] + list(readouts.parameters())
     optimizer = torch.optim.AdamW(weights, lr=2e-3, weight_decay=0.02, betas=(0.9, 0.98))
     batches = -(-len(corpus) // _BATCH)

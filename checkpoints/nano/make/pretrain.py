@@ -25,6 +25,7 @@ from empathy_judge.checkpoints.nano.make.architecture import SECONDS, build_mode
 from empathy_judge.checkpoints.nano.make.corpus import Recording, build_corpora, digest, find_recordings
 from empathy_judge.checkpoints.nano.make.listen import train_tower
 from empathy_judge.checkpoints.nano.make.questions import all_texts
+from empathy_judge.checkpoints.nano.make.teacher import load_teacher
 from empathy_judge.core.errors import UserError
 from empathy_judge.core.files import file_hash
 from empathy_judge.data_modules import sample
@@ -79,8 +80,10 @@ def pretrain(
     `taught`.
 
     Raises:
-        UserError: If what is in `work` is from another recipe.
+        UserError: If what is in `work` is from another recipe, or the teacher cannot be used.
     """
+    if teacher is not None:
+        load_teacher(teacher)  # before hours of work
     recipe: dict[str, Any] = {
         "synthetic_clips": clips,
         "recordings": digest(recordings),

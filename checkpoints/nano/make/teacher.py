@@ -12,13 +12,27 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from empathy_judge.checkpoints.nano.make.architecture import SECONDS
 from empathy_judge.checkpoints.nano.make.clips import FRAMES_PER_TOKEN, NanoClip
+from empathy_judge.core.errors import UserError
 from empathy_judge.models.backbones import load_backbone
-from empathy_judge.models.backbones.base import Checkpoint
+from empathy_judge.models.backbones.base import Backbone, Checkpoint
 from empathy_judge.models.backbones.layers import LayerStatistics
 
 _SILENCE = 1.0  # seconds behind a clip in place of Whisper's 30 s; probes on it agreed as well with people
 _BATCH = 8
+
+
+def load_teacher(folder: Path) -> Backbone:
+    """The encoder of Whisper in a folder in the hub's layout, as `benchmarks/real_ear.py` writes it.
+
+    Raises:
+        UserError: If it does not hear clips as long as nano does, or loading it does.
+    """
+    backbone = load_backbone(Checkpoint(str(folder), window_seconds=_SILENCE))
+    if backbone.max_seconds < SECONDS:
+        raise UserError(f"{folder}: hears {backbone.max_seconds:g} s; expected an encoder of Whisper, of {SECONDS} s")
+    return backbone
 
 
 def taught(heard: Sequence[tuple[NanoClip, np.ndarray]], teacher: Path | None) -> list[NanoClip]:
@@ -26,12 +40,12 @@ def taught(heard: Sequence[tuple[NanoClip, np.ndarray]], teacher: Path | None) -
 
     Args:
         heard: Clips and the samples of which their spectrograms were made.
-        teacher: Folder of an encoder of Whisper in the hub's layout, as `benchmarks/real_ear.py` writes it.
+        teacher: Folder of `load_teacher`.
     """
     clips = [clip for clip, _ in heard]
     if teacher is None:
         return clips
-    backbone = load_backbone(Checkpoint(str(teacher), window_seconds=_SILENCE))
+    backbone = load_teacher(teacher)
     by_length = sorted(range(len(heard)), key=lambda row: len(heard[row][1]))  # clips of one window run together
     for start in range(0, len(heard), _BATCH):
         rows = by_length[start : start + _BATCH]
