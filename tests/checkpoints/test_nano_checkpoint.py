@@ -45,12 +45,12 @@ def test_is_what_the_command_makes_by_default(monkeypatch):
     assert MEASURED["sha256"]["architecture"] == pretrain.architecture_digest(model)
     assert load_backbone(Checkpoint("nano")).max_seconds == SECONDS
     called = []
-    monkeypatch.setattr(pretrain, "pretrain", lambda *arguments: called.append(arguments))
+    monkeypatch.setattr(pretrain, "pretrain", lambda *arguments, teacher: called.append((*arguments, teacher)))
     monkeypatch.setattr("sys.argv", ["pretrain", "--out", "nowhere"])
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     pretrain.main()
     recipe = [MEASURED[name] for name in ("synthetic_clips", "tower_epochs", "steps", "seed")]
-    assert list(called[0][3:]) == recipe
+    assert list(called[0][3:]) == [*recipe, None]
 
 
 def test_was_made_from_these_recordings():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +29,14 @@ from empathy_judge.checkpoints.nano.make.corpus import (
 )
 from empathy_judge.checkpoints.nano.make.pretrain import pretrain
 from empathy_judge.checkpoints.nano.make.questions import CLOSED, OPEN, Delivery
+from empathy_judge.checkpoints.nano.make.teacher import taught
 from empathy_judge.core.errors import UserError
+from empathy_judge.core.files import file_hash
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.qwen2_audio import Qwen2Audio
+from torch.nn.functional import gelu
+from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 QUESTIONS = {question.name: question for question in (*CLOSED, *OPEN)}
 
@@ -71,8 +77,8 @@ def test_pitch_range_ignores_octave_errors():
     assert math.isnan(pitch_range(np.array([0.1, np.nan, 0.2])))
 
 
-def _noise_clips(*lengths: int) -> list[NanoClip]:
-    """Random clips of so many frames."""
+def _noise_clips(*lengths: int, taught: bool = False) -> list[NanoClip]:
+    """Random clips of so many frames; `taught` = with states of a teacher."""
     rng = np.random.default_rng(0)
     return [
         NanoClip(
@@ -80,6 +86,8 @@ def _noise_clips(*lengths: int) -> list[NanoClip]:
             rng.normal(size=len(MEASURES)).astype(np.float32),
             np.zeros(len(LABELS), np.int64),
             np.zeros((frames // 4, 2), np.float32),
+            rng.normal(size=(frames // 4, 6 * taught)).astype(np.float16),
+            rng.normal(size=(2 * taught, 6 * taught)).astype(np.float16),
         )
         for frames in lengths
     ]
@@ -123,9 +131,9 @@ def _new_backbone():
 
 
 def _teach_tower(kept: Path) -> dict[str, torch.Tensor]:
-    """Two epochs of the tower on random clips."""
+    """Two epochs of the tower on random clips that a teacher has heard."""
     backbone, model, _ = _new_backbone()
-    listen.train_tower(backbone, ClipStore.of(_noise_clips(*[40] * 40)), epochs=2, seed=1, kept=kept)
+    listen.train_tower(backbone, ClipStore.of(_noise_clips(*[40] * 40, taught=True)), epochs=2, seed=1, kept=kept)
     return dict(model.model.audio_tower.state_dict())
 
 
@@ -160,6 +168,82 @@ def test_an_interrupted_stage_ends_as_the_uninterrupted_one(teach, module, name,
     assert len(calls) == 4 + 2
     for name, weight in whole.items():
         assert torch.equal(weight, resumed[name]), name
+
+
+def _write_teacher(folder: Path, seconds: int = 30) -> Path:
+    """A miniature of Whisper with random weights."""
+    config = WhisperConfig(
+        d_model=32, encoder_layers=2, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
+        encoder_ffn_dim=48, decoder_ffn_dim=48, max_source_positions=50 * seconds, vocab_size=64, pad_token_id=0,
+        bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        WhisperForConditionalGeneration(config).save_pretrained(folder)
+    WhisperFeatureExtractor(chunk_length=seconds).save_pretrained(folder)
+    return folder
+
+
+def test_a_teacher_hears_what_nano_hears(tmp_path):
+    folder = _write_teacher(tmp_path, seconds=5)
+    with pytest.raises(UserError, match=r"hears 5 s; expected an encoder of Whisper, of 30 s"):
+        pretrain(tmp_path / "out", tmp_path / "work", [], 64, 1, 3, 1, teacher=folder)
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_teacher_is_heard_token_by_token_and_as_a_whole(tmp_path, make_tone):
+    """Two of the encoder's layers, four of its states to a token, in a window of the clip and a second; statistics of
+    all its layers."""
+    _write_teacher(tmp_path)
+    clips = _noise_clips(60, 100)
+    samples = [make_tone(seconds, pitch, 0.1) for seconds, pitch in ((1.2, 150), (2.01, 200))]
+    found = taught(list(zip(clips, samples, strict=True)), tmp_path)
+    encoder = WhisperForConditionalGeneration.from_pretrained(tmp_path).model.encoder
+    extractor = WhisperFeatureExtractor.from_pretrained(tmp_path)
+    for clip, sound, tokens, length, window in zip(found, samples, (15, 25), (60, 101), (150, 200), strict=True):
+        mel = extractor(sound, sampling_rate=16_000, return_tensors="pt", max_length=window * 320)["input_features"]
+        embedded = gelu(encoder.conv2(gelu(encoder.conv1(mel)))).transpose(1, 2)
+        layers = [embedded + encoder.embed_positions.weight[:window]]
+        for layer in encoder.layers:
+            layers.append(layer(layers[-1], None))
+        layers[-1] = encoder.layer_norm(layers[-1])
+        whole = torch.stack(layers)[:, 0, :length]  # (layers, states, size)
+        summary = torch.cat([whole.mean(1), whole.std(1, correction=0)], 1)
+        torch.testing.assert_close(torch.from_numpy(clip.summary).float(), summary.detach(), atol=0.01, rtol=0.01)
+        means = whole[1, : 4 * tokens].unflatten(0, (tokens, 4)).mean(1).tile(2)  # of three layers both are the second
+        torch.testing.assert_close(torch.from_numpy(clip.states).float(), means.detach(), atol=0.01, rtol=0.01)
+    assert taught(list(zip(clips, samples, strict=True)), None) == clips
+
+
+def test_coordinates_keep_the_order_of_what_varies_and_make_it_even():
+    torch.manual_seed(0)
+    spread = torch.tensor([81.0, 16.0, 1.0, 0.0001])  # variances after the values are standardised differ less
+    mixed = torch.randn(4_000, 4) * spread.sqrt() @ torch.linalg.qr(torch.randn(4, 4))[0]
+    coordinates = listen.Coordinates(mixed)(mixed)
+    assert coordinates.shape == (4_000, 256)
+    assert not coordinates[:, 4:].any()
+    variances = coordinates[:, :4].var(0)
+    expected = torch.linalg.eigvalsh(torch.corrcoef(mixed.T)).flip(0).sqrt()
+    torch.testing.assert_close(variances, expected / expected.mean(), atol=2e-3, rtol=2e-3)
+    torch.testing.assert_close(coordinates.T @ coordinates, (coordinates.T @ coordinates).diag().diag(), atol=1, rtol=0)
+
+
+def test_the_tower_learns_what_the_teacher_says(tmp_path, capsys):
+    """What it says is a function of the spectrogram: of the errors of whoever knows the mean alone, little is left."""
+    backbone, *_ = _new_backbone()
+    clips = []
+    for clip in _noise_clips(*[40] * 64):
+        mel = np.float16(clip.mel + np.random.default_rng(clip.mel[0, :4].view(np.uint16)).normal(size=(1, 128)))
+        means = mel.astype(np.float32).reshape(10, 4, 128).mean(1)[:, :12]
+        summary = np.stack([means.mean(0), means.std(0)])
+        clips.append(replace(clip, mel=mel, states=means.astype(np.float16), summary=summary.astype(np.float16)))
+    listen.train_tower(backbone, ClipStore.of(clips), epochs=12, seed=1, kept=tmp_path / "tower.pt")
+    lines = re.findall(r"lessons ([\d.]+) and ([\d.]+)", capsys.readouterr().out)
+    first, last = ([float(value) for value in line] for line in (lines[0], lines[-1]))
+    # of the 256 coordinates 12 are not empty
+    assert first[0] > 0.03
+    assert last[0] < 0.4 * first[0]
+    assert last[1] < 0.4 * first[1]
 
 
 def test_every_measure_of_the_signal_is_a_target_and_a_gain_moves_two():
@@ -258,12 +342,19 @@ def test_a_corpus_does_not_depend_on_the_number_of_workers(monkeypatch):
 
 @pytest.mark.long
 def test_script_runs_from_nothing(tmp_path):
-    pretrain(tmp_path / "out", tmp_path / "work", [], clips=64, tower_epochs=1, steps=3, seed=1, measured_pairs=12)
+    _write_teacher(tmp_path / "teacher")
+    pretrain(
+        tmp_path / "out", tmp_path / "work", [], clips=64, tower_epochs=1, steps=3, seed=1, measured_pairs=12,
+        teacher=tmp_path / "teacher",
+    )  # fmt: skip
     assert load_backbone(Checkpoint(str(tmp_path / "out"))).sampling_rate == 16_000
     measured = json.loads((tmp_path / "out" / "measured.json").read_text())
     assert measured["clips"] == {"train": 64, "unseen_voices": 40}
     weights = (tmp_path / "out" / "model.safetensors").read_bytes()
     assert measured["sha256"]["weights"] == hashlib.sha256(weights).hexdigest()
+    of_teacher = file_hash(tmp_path / "teacher" / "model.safetensors")
+    assert measured["sha256"]["teacher"] == of_teacher
+    assert of_teacher[:16] in (tmp_path / "out" / "README.md").read_text()
     assert set(measured["seconds"]) == {"corpora", "audio tower", "language model"}
     assert "| question | n | majority | accuracy |" in (tmp_path / "out" / "README.md").read_text()
     with pytest.raises(UserError, match="holds the stages of another recipe"):

@@ -37,6 +37,10 @@ class NanoClip:
     measures: np.ndarray
     labels: np.ndarray  # index of each of `LABELS`; -1 = unknown
     frames: np.ndarray  # octaves above 150 Hz (NaN = unvoiced) and dB full scale for each audio token `(tokens, 2)`
+    # what a teacher says, float16: its states for each audio token `(tokens, values)`, and the statistics over time of
+    # its layers `(layers, values)`; no values without a teacher
+    states: np.ndarray
+    summary: np.ndarray
 
 
 class ClipStore:
@@ -44,8 +48,8 @@ class ClipStore:
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         self.arrays = arrays
-        self.mel, self.frames, self.measures, self.labels = (
-            torch.from_numpy(arrays[name]) for name in ("mel", "frames", "measures", "labels")
+        self.mel, self.frames, self.measures, self.labels, self.states, self.summary = (
+            torch.from_numpy(arrays[name]) for name in ("mel", "frames", "measures", "labels", "states", "summary")
         )
         self.mel_starts, self.token_starts = arrays["mel_starts"], arrays["token_starts"]
 
@@ -58,6 +62,8 @@ class ClipStore:
                 "frames": np.concatenate([clip.frames for clip in clips]),
                 "measures": np.stack([clip.measures for clip in clips]),
                 "labels": np.stack([clip.labels for clip in clips]),
+                "states": np.concatenate([clip.states for clip in clips]),
+                "summary": np.stack([clip.summary for clip in clips]),
                 "mel_starts": np.cumsum([0] + [clip.mel.shape[0] for clip in clips]),
                 "token_starts": np.cumsum([0] + [clip.frames.shape[0] for clip in clips]),
             }

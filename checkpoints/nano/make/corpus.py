@@ -18,6 +18,7 @@ from empathy_judge.audio.espeak import ACCENTS, QUALITIES, Tone, Voice, speak
 from empathy_judge.audio.functionals import delivery
 from empathy_judge.checkpoints.nano.make.architecture import HOP, MEL_BINS, SECONDS
 from empathy_judge.checkpoints.nano.make.clips import FRAMES_PER_TOKEN, LABELS, RECORDINGS, SEXES, ClipStore, NanoClip
+from empathy_judge.checkpoints.nano.make.teacher import taught
 from empathy_judge.core.errors import UserError
 from empathy_judge.core.processes import in_fresh_processes, progress
 from empathy_judge.data_modules.sample import replies, statements
@@ -94,8 +95,10 @@ def digest(recordings: Sequence[Recording]) -> str:
     return total.hexdigest()
 
 
-def build_corpora(folder: Path, recordings: list[Recording], clips: int, seed: int) -> dict[str, ClipStore]:
-    """The training corpus and the held-out ones, made once and kept in `folder`.
+def build_corpora(
+    folder: Path, recordings: list[Recording], clips: int, seed: int, teacher: Path | None = None
+) -> dict[str, ClipStore]:
+    """The training corpus, which a `teacher` hears, and the held-out ones, made once and kept in `folder`.
 
     Returns:
         "train"; "unseen_voices" (synthetic, speakers that are not in training) and, with `recordings`, "real"
@@ -103,12 +106,12 @@ def build_corpora(folder: Path, recordings: list[Recording], clips: int, seed: i
     """
     voices = make_voices(_TRAIN_VOICES + _UNSEEN_VOICES, seed)
     shards = {
-        "train": list(synthetic_shards(clips, voices[_UNSEEN_VOICES:], seed)),
+        "train": list(synthetic_shards(clips, voices[_UNSEEN_VOICES:], seed, teacher)),
         "unseen_voices": list(synthetic_shards(max(clips // 16, _UNSEEN_VOICES), voices[:_UNSEEN_VOICES], seed + 1)),
     }
     if recordings:
         train, unseen = hold_out(recordings, seed)
-        shards["train"] += real_shards(train, seed)
+        shards["train"] += real_shards(train, seed, teacher)
         shards["real"] = list(real_shards(unseen, seed + 1))
     folder.mkdir(parents=True, exist_ok=True)
     stores = {}
@@ -132,16 +135,20 @@ def make_voices(count: int, seed: int) -> list[Voice]:
     return voices
 
 
-def synthetic_shards(count: int, voices: list[Voice], seed: int) -> Iterator[Callable[[], list[NanoClip]]]:
+def synthetic_shards(
+    count: int, voices: list[Voice], seed: int, teacher: Path | None = None
+) -> Iterator[Callable[[], list[NanoClip]]]:
     """Work packages that each synthesise up to `_SHARD` clips in random tones."""
     for shard, start in enumerate(range(0, count, _SHARD)):
-        yield partial(_speak_shard, min(_SHARD, count - start), voices, seed * 100_000 + shard)
+        yield partial(_speak_shard, min(_SHARD, count - start), voices, seed * 100_000 + shard, teacher)
 
 
-def real_shards(recordings: list[Recording], seed: int) -> Iterator[Callable[[], list[NanoClip]]]:
+def real_shards(
+    recordings: list[Recording], seed: int, teacher: Path | None = None
+) -> Iterator[Callable[[], list[NanoClip]]]:
     """Work packages over recordings, each of which makes three clips: as it is, in another voice, and degraded."""
     for start in range(0, len(recordings), _SHARD // 5):
-        yield partial(_read_shard, recordings[start : start + _SHARD // 5], seed * 100_000 + start)
+        yield partial(_read_shard, recordings[start : start + _SHARD // 5], seed * 100_000 + start, teacher)
 
 
 def collect(shards: Iterable[Callable[[], list[NanoClip]]], label: str, workers: int = 2) -> list[NanoClip]:
@@ -157,7 +164,7 @@ def _run(package: Callable[[], list[NanoClip]]) -> list[NanoClip]:
     return package()
 
 
-def _speak_shard(count: int, voices: list[Voice], seed: int) -> list[NanoClip]:
+def _speak_shard(count: int, voices: list[Voice], seed: int, teacher: Path | None) -> list[NanoClip]:
     rng = np.random.default_rng(seed)
     sentences = statements()[::2] + replies()[::2]
     clips = []
@@ -182,7 +189,7 @@ def _speak_shard(count: int, voices: list[Voice], seed: int) -> list[NanoClip]:
         labels = {"quality": QUALITIES.index(tone.quality), "sex": SEXES.index(voice.sex)}
         recording = int(rng.choice(len(RECORDINGS), p=(0.55, 0.15, 0.15, 0.15)))
         clips.append(_describe(samples, pitched, text, labels, tone.pitch, recording, rng))
-    return clips
+    return taught(clips, teacher)
 
 
 def _words(sentences: list[str], rate: float, rng: np.random.Generator) -> str:
@@ -194,7 +201,7 @@ def _words(sentences: list[str], rate: float, rng: np.random.Generator) -> str:
     return text
 
 
-def _read_shard(recordings: list[Recording], seed: int) -> list[NanoClip]:
+def _read_shard(recordings: list[Recording], seed: int, teacher: Path | None) -> list[NanoClip]:
     rng = np.random.default_rng(seed)
     clips = []
     for recording in recordings:
@@ -206,7 +213,7 @@ def _read_shard(recordings: list[Recording], seed: int) -> list[NanoClip]:
         degraded = int(rng.integers(1, len(RECORDINGS)))
         samples = _to_level(samples, rng)
         clips.append(_describe(samples, samples, recording.text, labels, float("nan"), degraded, rng))
-    return clips
+    return taught(clips, teacher)
 
 
 def _describe(
@@ -217,8 +224,9 @@ def _describe(
     pitch_shift: float,
     recording: int,
     rng: np.random.Generator,
-) -> NanoClip:
-    """A clip of up to the backbone's window; the rate of a longer one, or of unknown words, is unknown."""
+) -> tuple[NanoClip, np.ndarray]:
+    """A clip of up to the backbone's window, and the samples that are heard; the rate of a longer one, or of unknown
+    words, is unknown."""
     if samples.size > SECONDS * prosody.RATE:
         samples, pitched, text = samples[: SECONDS * prosody.RATE], pitched[: SECONDS * prosody.RATE], None
     frames = prosody.track(samples)
@@ -237,13 +245,16 @@ def _describe(
         whole.harmonicity,
     ]
     targets = {**labels, "recording": recording}
-    return NanoClip(
+    clip = NanoClip(
         mel=mel.astype(np.float16),
         # the voice as it was spoken, and the signal as it was recorded
         measures=np.concatenate([core, delivery(recorded)]).astype(np.float32),
         labels=np.array([targets.get(name, -1) for name in LABELS], np.int64),
         frames=per_token,
+        states=np.empty((len(per_token), 0), np.float16),
+        summary=np.empty((0, 0), np.float16),
     )
+    return clip, recorded
 
 
 def pitch_range(octaves: np.ndarray) -> float:

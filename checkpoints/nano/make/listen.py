@@ -3,7 +3,8 @@
 Language-model loss from the start learns several times slower: the tower would have to find pitch through the words of
 the answers. Each token must also give its own spectrum: without it, what a voice sounds like is lost from layer to
 layer (8,000 clips twice, ridge on the last layer, `emodb` valence: 0.50 in place of 0.53). To mask spans of the
-spectrogram and ask for the spectrum behind them did not help (0.52).
+spectrogram and ask for the spectrum behind them did not help (0.52). Where a teacher has heard the clips, the tower
+must also give what a head would read of the teacher (`Lessons`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from empathy_judge.checkpoints.nano.make.clips import CORE, FRAMES_PER_TOKEN, LA
 from empathy_judge.core.files import replace_file
 from empathy_judge.models.backbones.audio_language_model import AudioLanguageModel
 from empathy_judge.models.backbones.inputs import Clips
+from empathy_judge.models.backbones.layers import LayerStatistics
 from torch import Tensor, nn
 
 _BATCH = 32
 _GAIN_DB = 6.0  # random gain up and down, so that loudness is heard as level and not as a property of voices
 _DB_PER_MEL = 40.0  # the extractor stores log10(power) / 4
 _CEPSTRA = 24
+_AXES = 256  # of the teacher's states, and of their statistics
+_LESSONS = torch.tensor([2.0, 3.0])  # weights of their losses
 _TRANSFORM = np.asarray(scipy.fft.dct(np.eye(MEL_BINS, dtype=np.float32), axis=0, norm="ortho"))
 _DCT = torch.from_numpy(_TRANSFORM[:_CEPSTRA].T.copy())
 
@@ -76,6 +80,53 @@ class Readouts(nn.Module):
         return nn.functional.smooth_l1_loss(self.spectrum(states), wanted, beta=0.3)
 
 
+class Lessons(nn.Module):
+    """Linear readouts of what the teacher says; as `Readouts`, they are thrown away.
+
+    Each token must give the teacher's states there. What a head reads of the tower, the mean over layers of their
+    standardised statistics over time (`HeadInput`), must give what it would read of the teacher.
+    """
+
+    def __init__(self, width: int, layers: int, corpus: ClipStore) -> None:
+        super().__init__()
+        self.states = Coordinates(corpus.states[:: max(1, len(corpus.states) // 40_000)].float())
+        summary = corpus.summary.float()
+        self.summary_mean, self.summary_deviation = nn.Buffer(summary.mean(0)), nn.Buffer(summary.std(0) + 1e-6)
+        self.summary = Coordinates(self._mixed(summary))
+        self.of_tokens = nn.Linear(width, _AXES)
+        self.standardised = nn.BatchNorm1d(layers * 2 * width, affine=False)
+        self.of_mix = nn.Linear(2 * width, _AXES)
+
+    def _mixed(self, summary: Tensor) -> Tensor:
+        return ((summary - self.summary_mean) / self.summary_deviation).mean(1)
+
+    def loss(self, states: Tensor, statistics: Tensor, corpus: ClipStore, indices: list[int]) -> Tensor:
+        """Squared errors `(2,)` of states `(tokens, width)` and of statistics `(clips, layers, 2, width)`; 1 = whoever
+        gives the mean of the corpus."""
+        wanted = torch.cat([corpus.states[corpus.token_starts[i] : corpus.token_starts[i + 1]] for i in indices])
+        tokens = nn.functional.mse_loss(self.of_tokens(states), self.states(wanted.float()))
+        mix = self.standardised(statistics.flatten(1)).view(statistics.flatten(2).shape).mean(1)
+        summary = self.summary(self._mixed(corpus.summary[indices].float()))
+        return torch.stack([tokens, nn.functional.mse_loss(self.of_mix(mix), summary)])
+
+
+class Coordinates(nn.Module):
+    """Values on their principal axes, divided by the fourth root of each variance: what varies most counts most, and
+    the rest is not lost. Their mean square over `values` `(rows, size)` is 1."""
+
+    def __init__(self, values: Tensor) -> None:
+        super().__init__()
+        self.mean, self.deviation = nn.Buffer(values.mean(0)), nn.Buffer(values.std(0) + 1e-6)
+        spread, axes = torch.svd_lowrank((values - self.mean) / self.deviation, min(_AXES, *values.shape), niter=4)[1:]
+        roots = (spread / len(values) ** 0.5).sqrt()
+        missing = _AXES - len(roots)  # of a corpus of few clips
+        self.axes = nn.Buffer(nn.functional.pad(axes / roots / roots.square().mean().sqrt(), (0, missing)))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Coordinates `(rows, axes)` of values `(rows, size)`."""
+        return ((values - self.mean) / self.deviation) @ self.axes
+
+
 def cepstra(mel: Tensor) -> Tensor:
     """The cosine transform of log-mel spectrograms `(batch, bins, frames)`, mean of each token's frames `(batch,
     tokens, cepstra)`."""
@@ -89,7 +140,10 @@ def train_tower(backbone: AudioLanguageModel, corpus: ClipStore, epochs: int, se
     generator = torch.Generator().manual_seed(seed)
     tower = backbone.network.get_submodule(backbone.parts["audio_tower"].path)
     torch.manual_seed(seed)
-    readouts = Readouts(backbone.audio_size, corpus)
+    readouts = nn.ModuleList([Readouts(backbone.audio_size, corpus)])
+    if corpus.summary.shape[1]:
+        layers, width = backbone.layer_sizes
+        readouts.append(Lessons(width, layers, corpus))
     weights = [weight for weight in tower.parameters() if weight.requires_grad] + list(readouts.parameters())
     optimizer = torch.optim.AdamW(weights, lr=2e-3, weight_decay=0.02, betas=(0.9, 0.98))
     batches = -(-len(corpus) // _BATCH)
@@ -98,18 +152,20 @@ def train_tower(backbone: AudioLanguageModel, corpus: ClipStore, epochs: int, se
     first = resume(kept, state, generator)
     start = time.monotonic()
     for epoch in range(first + 1, epochs + 1):
-        total = 0.0
+        total, lessons = 0.0, torch.zeros(2)
         for indices in batches_by_length(corpus, _BATCH, generator):
-            loss = _loss(backbone, readouts, corpus, indices, generator)
+            loss, taught = _loss(backbone, readouts, corpus, indices, generator)
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(weights, 1.0)
             optimizer.step()
             schedule.step()
             total += loss.item()
+            lessons += taught
         keep(kept, state, epoch, generator)
         seconds = time.monotonic() - start
-        print(f"tower epoch {epoch}: loss {total / batches:.3f}, {seconds:.0f} s", flush=True)
+        means = "" if len(readouts) == 1 else "lessons {:.3f} and {:.3f}, ".format(*(lessons / batches))
+        print(f"tower epoch {epoch}: loss {total / batches:.3f}, {means}{seconds:.0f} s", flush=True)
 
 
 def keep(file: Path, state: Mapping[str, Any], done: int, generator: torch.Generator | None = None) -> None:
@@ -158,14 +214,22 @@ def batches_by_length(corpus: ClipStore, size: int, generator: torch.Generator) 
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
 
-def _loss(backbone, readouts: Readouts, corpus: ClipStore, indices: list[int], generator: torch.Generator) -> Tensor:
+def _loss(
+    backbone: AudioLanguageModel,
+    readouts: nn.ModuleList,
+    corpus: ClipStore,
+    indices: list[int],
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """The loss of a batch, and those of the lessons that are in it."""
     mel, lengths, targets = corpus.batch(indices)
     gain = (torch.rand(len(indices), generator=generator) * 2 - 1) * _GAIN_DB
     measures = corpus.measures[indices].clone()
     measures[:, LEVELS] += gain[:, None]
     targets[:, :, 1] += gain[:, None]
     mel = mel + gain[:, None, None] / _DB_PER_MEL
-    states = backbone.encode_audio(Clips(mel, lengths.tolist()))
+    statistics = LayerStatistics()
+    states = backbone.encode_audio(Clips(mel, lengths.tolist()), statistics)
     counts = [corpus.tokens(i) for i in indices]
     clips = states.split(counts)
     mean = torch.stack([clip.mean(0) for clip in clips])
@@ -175,9 +239,15 @@ def _loss(backbone, readouts: Readouts, corpus: ClipStore, indices: list[int], g
     def real(rows: Tensor) -> Tensor:
         return torch.cat([row[:count] for row, count in zip(rows, counts, strict=True)])
 
-    return (
-        readouts.clip_loss(mean, measures, labels)
-        + 0.5 * readouts.clip_loss(random_token, measures, labels)
-        + readouts.frame_loss(states, real(targets))
-        + 2 * readouts.spectrum_loss(states, real(cepstra(mel)))
+    own: Any = readouts[0]
+    loss = (
+        own.clip_loss(mean, measures, labels)
+        + 0.5 * own.clip_loss(random_token, measures, labels)
+        + own.frame_loss(states, real(targets))
+        + 2 * own.spectrum_loss(states, real(cepstra(mel)))
     )
+    if len(readouts) == 1:
+        return loss, torch.zeros(2)
+    lessons: Any = readouts[1]
+    taught = lessons.loss(states, statistics.clips, corpus, indices)
+    return loss + (_LESSONS * taught).sum(), taught.detach()

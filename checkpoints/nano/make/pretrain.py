@@ -1,8 +1,9 @@
 """Pre-train the nano backbone: `make nano`, or `python checkpoints/nano/make/pretrain.py --out checkpoints/nano`.
 
-Two stages: the audio tower learns delivery by regression (`listen`), then the language model answers questions about it
-(`answer`). Everything runs in one thread, so that the weights do not depend on the number of cores: the same command
-gives the same bytes on the same kind of machine, also after it was killed and called again.
+Two stages: the audio tower learns delivery by regression (`listen`), from a teacher too if there is one, then the
+language model answers questions about it (`answer`). Everything runs in one thread, so that the weights do not depend
+on the number of cores: the same command gives the same bytes on the same kind of machine, also after it was killed and
+called again.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from empathy_judge.checkpoints.nano.make.architecture import SECONDS, build_mode
 from empathy_judge.checkpoints.nano.make.corpus import Recording, build_corpora, digest, find_recordings
 from empathy_judge.checkpoints.nano.make.listen import train_tower
 from empathy_judge.checkpoints.nano.make.questions import all_texts
+from empathy_judge.checkpoints.nano.make.teacher import load_teacher
 from empathy_judge.core.errors import UserError
 from empathy_judge.core.files import file_hash
 from empathy_judge.data_modules import sample
@@ -44,6 +46,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("nano_work"), help=about)
     about = "folder with read_speech/ and expressive_speech/; without it, synthetic speech alone"
     parser.add_argument("--recordings", type=Path, metavar="DATA", help=about)
+    about = "folder of an encoder of Whisper that the tower learns from: FOLDER/base/hub of benchmarks/real_ear.py"
+    parser.add_argument("--teacher", type=Path, metavar="FOLDER", help=about)
     parser.add_argument("--clips", type=int, default=12_000, help="synthetic clips")
     parser.add_argument("--tower-epochs", type=int, default=6)
     parser.add_argument("--steps", type=int, default=9_000, help="steps of the language model")
@@ -52,7 +56,7 @@ def main() -> None:
     torch.set_num_threads(1)
     try:
         recordings = [] if run.recordings is None else find_recordings(run.recordings)
-        pretrain(run.out, run.work, recordings, run.clips, run.tower_epochs, run.steps, run.seed)
+        pretrain(run.out, run.work, recordings, run.clips, run.tower_epochs, run.steps, run.seed, teacher=run.teacher)
     except UserError as problem:
         print(f"error: {problem}", file=sys.stderr)
         sys.exit(2)
@@ -67,18 +71,23 @@ def pretrain(
     steps: int,
     seed: int,
     measured_pairs: int = 400,
+    teacher: Path | None = None,
 ) -> None:
     """Run both stages and write model, processor and a README with held-out accuracy into `out`.
 
     Corpora and unfinished stages are kept in `work`. `recordings` join so many synthetic `clips`. At the
-    end each question is asked about `measured_pairs` of held-out clips.
+    end each question is asked about `measured_pairs` of held-out clips. The tower learns from a `teacher`, too, see
+    `taught`.
 
     Raises:
-        UserError: If what is in `work` is from another recipe.
+        UserError: If what is in `work` is from another recipe, or the teacher cannot be used.
     """
+    if teacher is not None:
+        load_teacher(teacher)  # before hours of work
     recipe: dict[str, Any] = {
         "synthetic_clips": clips,
         "recordings": digest(recordings),
+        "teacher": None if teacher is None else file_hash(teacher / "model.safetensors"),
         "tower_epochs": tower_epochs,
         "steps": steps,
         "seed": seed,
@@ -90,7 +99,7 @@ def pretrain(
     recipe_file.write_text(json.dumps(recipe))
     clock = _Clock(work / "seconds.json")
     with clock.of("corpora"):
-        corpora = build_corpora(work, recordings, clips, seed)
+        corpora = build_corpora(work, recordings, clips, seed, teacher)
     held_out = {name: store for name, store in corpora.items() if name != "train"}
     texts = [*all_texts(), *_PROMPTS * 3, *sample.statements(), *sample.replies()]
     processor = build_processor(texts)
@@ -112,6 +121,7 @@ def pretrain(
         "sha256": {
             "architecture": architecture_digest(model),
             "recordings": recipe.pop("recordings"),
+            "teacher": recipe.pop("teacher"),
             "corpora": {name: store.digest() for name, store in corpora.items()},
             "weights": file_hash(out / "model.safetensors"),
         },
