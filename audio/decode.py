@@ -249,8 +249,8 @@ def _decoded(content: bytes, max_seconds: float | None) -> tuple[np.ndarray, int
         try:
             # none is asked for behind the last: there may be a tag, which is no frame of FLAC
             while len(block := sound.read(min(_BLOCK_FRAMES, skipped + count - frames), "float32", always_2d=True)):
-                # The mean, since a sum of channels would pass full scale
-                blocks.append(block.mean(axis=1))
+                # The mean, since a sum of channels would pass full scale; of one channel it takes as long as decoding
+                blocks.append(block.mean(axis=1) if block.shape[1] > 1 else block[:, 0])
                 frames += len(block)
         except soundfile.SoundFileError as error:
             message = f"the file is damaged, decoding stopped after {frames} samples ({error})"
@@ -367,11 +367,12 @@ def _check_amplitude(samples: np.ndarray, rate: int) -> None:
     Those of a quiet recording are within `MAX_AMPLITUDE`, but they are all whole, or means of whole numbers. Only 0 and
     1 remain: a square wave.
     """
-    bad = ~(np.abs(samples) <= MAX_AMPLITUDE)  # written so that NaN is bad too
-    if bad.any():
+    peak = np.abs(samples).max()  # NaN if one is
+    if not peak <= MAX_AMPLITUDE:
+        bad = ~(np.abs(samples) <= MAX_AMPLITUDE)  # written so that NaN is bad too
         first = int(bad.argmax())
         found = f"sample {first} (at {first / rate:.2f} s) is {samples[first]:g}, {int(bad.sum())} such samples"
-    elif (peak := np.abs(samples).max()) > 1 and _are_whole(samples):
+    elif peak > 1 and _are_whole(samples):
         found = f"the samples are whole numbers up to {peak:g}, not scaled"
     else:
         return

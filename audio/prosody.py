@@ -114,10 +114,11 @@ def steady_pitch(frames: Track) -> np.ndarray:
 
     NaN at these frames, at unvoiced ones, and everywhere in a clip with fewer than `MIN_VOICED` voiced frames.
     """
-    if np.count_nonzero(~np.isnan(frames.pitch)) < MIN_VOICED:
+    voiced = frames.pitch[~np.isnan(frames.pitch)]
+    if len(voiced) < MIN_VOICED:
         return np.full_like(frames.pitch, np.nan)
     # In semitones, in which an octave error is 12 for every voice
-    distance = np.abs(12 * np.log2(frames.pitch / np.nanmedian(frames.pitch)))
+    distance = np.abs(12 * np.log2(frames.pitch / np.median(voiced)))
     return np.where(distance < _OCTAVE_ERROR, frames.pitch, np.nan)
 
 
@@ -135,14 +136,14 @@ def clip_facts(windows: Sequence[np.ndarray], rate: int) -> ClipFacts:
     samples = np.concatenate(windows)
     frames = track(samples if rate == RATE else resample(samples, rate, RATE))
     pitch = steady_pitch(frames)
-    voiced = np.count_nonzero(~np.isnan(pitch))
+    voiced = pitch[~np.isnan(pitch)]
     # As power and not in dB: a mean of dB is pulled down by soft frames, and is no level of anything
     power = np.mean(10 ** (frames.level[frames.active] / 10))
     return ClipFacts(
         seconds=len(samples) / rate,
         level=float(10 * np.log10(power)),
-        voiced=voiced * HOP / RATE,
-        pitch=float(np.nanmedian(pitch)) if voiced else math.nan,
+        voiced=len(voiced) * HOP / RATE,
+        pitch=float(np.median(voiced)) if len(voiced) else math.nan,
     )
 
 

@@ -127,7 +127,6 @@ class PairStates:
             str(first),
             precision,
         )
-        self._texts: dict[tuple[str | None, tuple[str, ...]], str] = {}
 
     @property
     def _backbone(self) -> AudioLanguageModel:
@@ -142,18 +141,8 @@ class PairStates:
 
     def name(self, pair: Pair) -> str:
         """The name under which a pair is stored; raises as `ClipStates.name`."""
-        return _hash(self._lower, self._text(pair), *(self._clips.name(source) for source in pair.clips))
-
-    def _text(self, pair: Pair) -> str:
-        """Hash of the question about a pair."""
-        # Pairs mostly differ in their clips alone, and rendering a template takes longer than the look-up
-        key = pair.situation, tuple(turn.role for turn in pair.context)
-        if key not in self._texts:
-            self._backbone.check_situation(pair.situation)
-            counts = [[1] * (len(pair.context) + 1)]
-            ids, _, _ = self._judge.ask([pair], counts)
-            self._texts[key] = _hash(str(ids.tolist()))
-        return self._texts[key]
+        question = _hash(str([self._judge.question(pair).ids.tolist()]))
+        return _hash(self._lower, question, *(self._clips.name(source) for source in pair.clips))
 
     def __contains__(self, pair: Pair) -> bool:
         return self.name(pair) in self._clips.store

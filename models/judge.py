@@ -17,7 +17,7 @@ from ..audio.prosody import RATE, voiced_shares
 from ..core.errors import TextError, UserError
 from ..data_modules.schema import Dimension, Pair
 from .backbones import load_backbone
-from .backbones.base import Backbone, Checkpoint
+from .backbones.base import Backbone, Checkpoint, Question
 from .backbones.inputs import Clips, Inputs, Movable
 from .backbones.layers import LayerStatistics, no_tf32
 from .head_input import HeadInput, build_pooling
@@ -34,7 +34,7 @@ Moved = TypeVar("Moved", bound=Movable)
 
 
 _KEPT_QUESTIONS, _KEPT_CHARACTERS = 10_000, 1_000
-"""Situations whose number of tokens is remembered, and the longest of them."""
+"""Situations whose tokens are remembered, and the longest of them."""
 _LONGEST = 3_600.0
 """Most seconds of a clip that may be cut, so that a file of hours is not decoded in vain."""
 
@@ -105,7 +105,7 @@ class EmpathyJudge(nn.Module):
             for module in self.own_modules().values():
                 module.to(device)
         self.members: list[dict[str, Tensor]] = []  # of an ensemble: the trained weights of each member by name
-        self._known_questions: dict[Hashable, int] = {}
+        self._known_questions: dict[Hashable, Question] = {}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # members move to a device with the judge, but are neither parameters nor part of its state
@@ -216,14 +216,20 @@ class EmpathyJudge(nn.Module):
         return inputs if len(rows) == 1 else replace(inputs, packed=self.backbone.packed(inputs))
 
     def ask(self, pairs: Sequence[Pair], audio_tokens: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
-        """`Backbone.prepare_text`. Where the pooling reads the response alone, tokens after it are left out: the states
-        of a causal model do not depend on what follows."""
-        ids, mask, is_audio = self.backbone.prepare_text(pairs, audio_tokens, self.settings.padding_side)
-        if self.pooling.reads_response_only:
-            mask = mask * is_audio.flip(-1).cummax(-1).values.flip(-1)
-            read = mask.bool().any(0)
-            ids, mask, is_audio = ids[:, read], mask[:, read], is_audio[:, read]
-        return ids, mask, is_audio
+        """Token ids, attention mask and mask of audio tokens, each `(pairs, tokens)`, of what is asked about pairs;
+        `audio_tokens` are for each pair those of its context turns and, last, of its response."""
+        rows = []
+        for pair, counts in zip(pairs, audio_tokens, strict=True):
+            question = self.question(pair)
+            times = np.ones_like(question.ids)
+            times[question.is_audio] = counts
+            rows.append([part.repeat(times) for part in question])
+        shape, on_right = (len(rows), max(len(ids) for ids, _ in rows)), self.settings.padding_side == "right"
+        ids, mask, is_audio = np.full(shape, self.backbone.padding_id), np.zeros(shape, np.int64), np.zeros(shape, bool)
+        for number, (own, audio) in enumerate(rows):
+            place = number, slice(len(own)) if on_right else slice(shape[1] - len(own), None)
+            ids[place], mask[place], is_audio[place] = own, 1, audio
+        return torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(is_audio)
 
     def count_tokens(self, pairs: Sequence[Pair], seconds: Mapping[AudioSource, float]) -> np.ndarray:
         """Number of tokens that the backbone reads for each pair `(pairs,)`: those of the question and of its clips.
@@ -261,20 +267,26 @@ class EmpathyJudge(nn.Module):
 
     def question_tokens(self, pair: Pair) -> int:
         """Tokens of the question about a pair, without those of its clips."""
+        return len(self.question(pair).ids) - len(pair.context) - 1
+
+    def question(self, pair: Pair) -> Question:
+        """`Backbone.question`, made once. Where the pooling reads the response alone, tokens after it are left out: the
+        states of a causal model do not depend on what follows."""
         known, key = self._known_questions, (pair.situation, tuple(turn.role for turn in pair.context))
         if isinstance(pair.situation, str | None) and (remembered := known.get(key)) is not None:
             return remembered
         if pair.situation is not None:
             self.backbone.check_situation(pair.situation)
-        clips = len(pair.context) + 1
-        _, mask, _ = self.ask([pair], [[1] * clips])
-        tokens = int(mask.sum()) - clips
+        question = self.backbone.question(pair)
+        if self.pooling.reads_response_only:
+            end = np.flatnonzero(question.is_audio)[-1] + 1
+            question = Question(question.ids[:end], question.is_audio[:end])
         # Long situations are mostly told once, and would fill the memory
         if len(pair.situation or "") <= _KEPT_CHARACTERS:
             if len(known) >= _KEPT_QUESTIONS:
                 known.clear()
-            known[key] = tokens
-        return tokens
+            known[key] = question
+        return question
 
     def _windows(self, samples: int, long_clips: LongClips) -> tuple[int, int]:
         """How many windows a clip is cut into, and the samples of each."""

@@ -209,7 +209,8 @@ class DimensionCalibration:
         half = np.nan if quantile is None else quantile * scale
         above = math.inf if self.abstain_above is None else self.abstain_above
         # An interval may end at the scale's end without covering less: no mean rating lies beyond
-        low, high = (np.clip(end, dimension.minimum, dimension.maximum) for end in (mapped - half, mapped + half))
+        ends = mapped - half, mapped + half
+        low, high = (np.minimum(np.maximum(end, dimension.minimum), dimension.maximum) for end in ends)
         return Calibrated(mapped, error, low, high, error > above)
 
     def in_words(self) -> str:
@@ -265,7 +266,7 @@ class Calibration:
         """Calibrate what a head predicts.
 
         Args:
-            score: Of the head `(..., dimensions)`, rating points.
+            score: Of the head `(dimensions,)` or `(pairs, dimensions)`, rating points.
             deviation: Of the head, the same shape, above 0; None where it has none.
             dimensions: Of the judge.
             level: Of the intervals, one of `LEVELS`.
@@ -279,7 +280,7 @@ class Calibration:
             )
             for column, dimension in enumerate(dimensions)
         ]
-        return Calibrated(*(np.stack(parts, axis=-1) for parts in zip(*columns, strict=True)))
+        return Calibrated(*(np.array(parts).T for parts in zip(*columns, strict=True)))
 
 
 def preference(model: PreferenceModel, first: Score, second: Score) -> Preference | None:

@@ -356,7 +356,7 @@ class Scorer:
         else:
             result, domain = calibration.apply(score, deviation, dimensions, level), calibration.domain
         # NaN, which stands for unknown in arrays, becomes None
-        rows = np.stack(result[:4]).astype(np.float32).T.tolist()
+        rows = np.array(result[:4], dtype=np.float32).T.tolist()
         scores = {
             dimension.name: Score(
                 points,

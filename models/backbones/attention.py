@@ -64,7 +64,11 @@ def _mask(
         # the backward pass of torch 2.11 leaves out the gradient of the log-sum-exp by which two passes are joined
         if packed.pieces is not None and not torch.is_grad_enabled():
             return packed.pieces
-        return _packed_mask(packed, local_size)
+        mask = _packed_mask(packed, local_size)
+        if mask.device.type != "cpu":
+            return mask
+        # There each layer would make these numbers of True and False, which takes a quarter of its attention
+        return torch.zeros(mask.shape, dtype=options["dtype"]).masked_fill_(~mask, -torch.inf)
     # Causal attention never reaches padding that comes last: without a mask the flash kernel may run
     if allow_is_causal_skip and padding_last:
         attention_mask = None

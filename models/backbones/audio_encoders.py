@@ -25,7 +25,7 @@ from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from ...core.errors import UserError
 from ...data_modules.schema import Pair
-from .base import Backbone, BackbonePart, Checkpoint, Layout
+from .base import Backbone, BackbonePart, Checkpoint, Layout, Question
 from .inputs import Clips, Inputs
 from .layers import LayerStatistics, over_time, padding_mask, without_padding
 from .loading import load_feature_extractor
@@ -64,6 +64,7 @@ class PairEncoder(Backbone):
     reads_text = False
     untrained_states = True
     max_seconds = MAX_SECONDS
+    padding_id = PADDING
     linears: ClassVar[tuple[str, ...]]
     """Names of the encoder's linear layers."""
     layers_path = "encoder.encoder.layers"
@@ -113,16 +114,9 @@ class PairEncoder(Backbone):
         """The audio encoder."""
         return self.network["encoder"]  # pyright: ignore[reportIndexIssue]
 
-    def prepare_text(
-        self, pairs: Sequence[Pair], audio_tokens: Sequence[Sequence[int]], padding_side: str
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        rows = []
-        for pair, counts in zip(pairs, audio_tokens, strict=True):
-            segments = [USER if turn.role == "user" else OTHER for turn in pair.context] + [RESPONSE]
-            rows.append(torch.tensor(segments).repeat_interleave(torch.tensor(counts)))
-        ids = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PADDING, padding_side=padding_side)
-        is_audio = ids != PADDING
-        return ids, is_audio.long(), is_audio
+    def question(self, pair: Pair) -> Question:
+        segments = np.array([USER if turn.role == "user" else OTHER for turn in pair.context] + [RESPONSE])
+        return Question(segments, segments != PADDING)
 
     def hidden_states(self, inputs: Inputs) -> Tensor:
         """See `Backbone`; at context tokens the projected audio states."""

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ...core.errors import TextError, UserError
 from ...data_modules.schema import Pair, check_situation
 from .attention import HALF, KERNEL, attention_layout, fits_kernel, without_mask
-from .base import Backbone, BackbonePart, Checkpoint, Layout
+from .base import Backbone, BackbonePart, Checkpoint, Layout, Question
 from .inputs import Clips, Inputs, Packed
 from .layers import passing_on
 from .loading import load_processor, one_line
@@ -74,6 +74,7 @@ class AudioLanguageModel(Backbone):
         # what the template shows once for each clip, and the text once for each audio token
         self.audio_token: str = self.own_audio_token or processor.audio_token
         self.audio_token_id: int = self.tokenizer.convert_tokens_to_ids(self.audio_token)
+        self.padding_id: int = self.tokenizer.pad_token_id
         self.sampling_rate: int = self.extractor.sampling_rate
         self.hidden_size: int = self.language_model.config.hidden_size
         self.max_tokens = self.language_model.config.max_position_embeddings
@@ -91,33 +92,26 @@ class AudioLanguageModel(Backbone):
         """A chat, up to where its last message is answered, with one `audio_token` for each clip."""
         return self.processor.apply_chat_template(list(chat), tokenize=False, add_generation_prompt=True)
 
-    def audio_span(self, count: int) -> str:
-        """The text that stands for a clip with `count` audio tokens."""
-        return self.audio_token * count
+    @property
+    def audio_span(self) -> str:
+        """The text that stands for a clip, with one audio token."""
+        return self.audio_token
 
-    def prepare_text(
-        self, pairs: Sequence[Pair], audio_tokens: Sequence[Sequence[int]], padding_side: str
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        texts = []
-        for pair, counts in zip(pairs, audio_tokens, strict=True):
-            try:
-                # The template writes one audio token for each clip; the tokenizer is to see one for each audio state
-                pieces = self.render(messages(pair)).split(self.audio_token)
-            except Exception as error:  # a foreign template may raise anything
-                raise UserError(f"backbone {self.name!r}: its chat template fails: {one_line(error)}") from None
-            if len(pieces) != len(counts) + 1:
-                shows = f"shows {len(pieces) - 1} clips of a chat with {len(counts)}"
-                raise UserError(f"backbone {self.name!r}: its chat template {shows}")
-            spans = [*map(self.audio_span, counts), ""]
-            texts.append("".join(piece + span for piece, span in zip(pieces, spans, strict=True)))
+    def question(self, pair: Pair) -> Question:
+        try:
+            pieces = self.render(messages(pair)).split(self.audio_token)
+        except Exception as error:  # a foreign template may raise anything
+            raise UserError(f"backbone {self.name!r}: its chat template fails: {one_line(error)}") from None
+        clips = len(pair.context) + 1
+        if len(pieces) != clips + 1:
+            shows = f"shows {len(pieces) - 1} clips of a chat with {clips}"
+            raise UserError(f"backbone {self.name!r}: its chat template {shows}")
         # the template has written all special tokens: a tokenizer that adds its own would begin a second text
-        encoded = self.tokenizer(
-            texts, padding=True, padding_side=padding_side, add_special_tokens=False, return_tensors="pt"
-        )
-        is_audio = encoded["input_ids"] == self.audio_token_id
-        if is_audio.sum(-1).tolist() != [sum(counts) for counts in audio_tokens]:
+        ids = np.array(self.tokenizer(self.audio_span.join(pieces), add_special_tokens=False)["input_ids"])
+        is_audio = ids == self.audio_token_id
+        if is_audio.sum() != clips:
             raise UserError(f"backbone {self.name!r}: its tokenizer does not read {self.audio_token} as one token")
-        return encoded["input_ids"], encoded["attention_mask"], is_audio
+        return Question(ids, is_audio)
 
     def check_situation(self, text: object) -> None:
         check_situation(text)

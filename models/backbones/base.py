@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -61,6 +61,13 @@ class Layout:
         return None if start is None else self.names[start] + name.removeprefix(start)
 
 
+class Question(NamedTuple):
+    """Tokens of the question about a pair, with one audio token for each clip: its context turns, then its response."""
+
+    ids: np.ndarray  # `(tokens,)`, int64
+    is_audio: np.ndarray  # True at audio tokens `(tokens,)`
+
+
 class Backbone(ABC):
     """An audio language model without its LM head, or an audio encoder with cross-attention fusion of two clips."""
 
@@ -79,6 +86,7 @@ class Backbone(ABC):
     untrained_states: bool = False  # True if `hidden_states` come from a part without pre-trained weights
     fixed_window: bool = False  # True if `Checkpoint.window_seconds` may be set
     max_tokens: int | None = None  # tokens of text and audio that it has positions for; None = any number
+    padding_id: int  # the token that fills shorter rows of a batch
     depth: int | None = None  # how many of its layers there are, where that was asked for; None = all
     # path of the layers that `depth` counts, inside the network: of the language model, or where there is none, of the
     # encoder
@@ -167,16 +175,8 @@ class Backbone(ABC):
         """The inputs of the audio tower for mono clips `(samples,)` at `sampling_rate`."""
 
     @abstractmethod
-    def prepare_text(
-        self, pairs: Sequence[Pair], audio_tokens: Sequence[Sequence[int]], padding_side: str
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Token ids, attention mask and mask of audio tokens, each `(batch, tokens)`.
-
-        Args:
-            pairs: What is asked about; the audio itself is not read here. Situations were checked (`check_situation`).
-            audio_tokens: For each pair the audio tokens of its context turns and, last, of its response.
-            padding_side: "left" or "right".
-        """
+    def question(self, pair: Pair) -> Question:
+        """What is asked about a pair, whose situation was checked (`check_situation`); its audio is not read here."""
 
     @abstractmethod
     def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:

@@ -90,8 +90,9 @@ class Gemma3n(AudioLanguageModel):
         self.max_seconds = min(LONGEST, frames * self.extractor.hop_length) / self.sampling_rate
         self._frames_per_state = frames // self._states
 
-    def audio_span(self, count: int) -> str:
-        return f"\n\n{self.tokenizer.boa_token}{self.audio_token * count}{self.tokenizer.eoa_token}\n\n"
+    @property
+    def audio_span(self) -> str:
+        return f"\n\n{self.tokenizer.boa_token}{self.audio_token}{self.tokenizer.eoa_token}\n\n"
 
     def embed(self, ids: Tensor) -> Tensor:
         """See `AudioLanguageModel`; the last tokens of the vocabulary have their embeddings in the projector."""
@@ -177,8 +178,9 @@ class Gemma4(AudioLanguageModel):
         self.max_seconds = LONGEST / self.sampling_rate
         self.audio_size: int = self.tower.config.output_proj_dims
 
-    def audio_span(self, count: int) -> str:
-        return f"{self.tokenizer.boa_token}{self.audio_token * count}{self.tokenizer.eoa_token}"
+    @property
+    def audio_span(self) -> str:
+        return f"{self.tokenizer.boa_token}{self.audio_token}{self.tokenizer.eoa_token}"
 
     def read(self, ids: Tensor, embeddings: Tensor, mask: Tensor, positions: Tensor, **further: Any) -> Tensor:
         """See `AudioLanguageModel`; in the embeddings of each layer, audio tokens count as padding."""

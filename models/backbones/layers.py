@@ -230,9 +230,36 @@ class FusedNorm(nn.Module):
         weight, size = self.weight, states.shape[-1:]
         # The kernel takes one dtype; a trained weight is float32 beside states in half precision
         if weight is None or weight.dtype == states.dtype:
+            if weight is not None and not weight.requires_grad and _differentiated_on_cpu(states):
+                return _Normed.apply(states, weight, self.eps)  # pyright: ignore[reportReturnType]
             return nn.functional.rms_norm(states, size, weight, self.eps)
         made = weight * nn.functional.rms_norm(states, size, None, self.eps)  # a weight that is trained, in float32
         return made.to(states.dtype) if self.keeps_dtype else made
+
+
+def _differentiated_on_cpu(states: Tensor) -> bool:
+    # where torch has no kernel: it would go back through each operation of the norm
+    on_cpu = states.device.type == "cpu" and states.dtype == torch.float32
+    return on_cpu and states.requires_grad and torch.is_grad_enabled()
+
+
+class _Normed(torch.autograd.Function):
+    """`rms_norm` with a frozen weight in float32: equal values, and a backward pass of six operations."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, weight: Tensor, eps: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        scale = states.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
+        ctx.save_for_backward(states, weight, scale)
+        return (states * scale).mul_(weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        states, weight, scale = ctx.saved_tensors
+        of_states = gradient * weight
+        # what a state adds to the mean square moves all others of its token
+        share = torch.linalg.vecdot(of_states, states)[..., None] * scale**3 / -states.shape[-1]
+        return of_states.mul_(scale).addcmul_(states, share), None, None
 
 
 _OFFICIAL = "apply_rotary_pos_emb"

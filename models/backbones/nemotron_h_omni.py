@@ -119,8 +119,9 @@ class NemotronHOmni(AudioLanguageModel):
         turns = [{"role": message["role"], "content": as_text(message, self.audio_token)} for message in chat]
         return self.processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
 
-    def audio_span(self, count: int) -> str:
-        return f"<so_start>{self.audio_token * count}<so_end>"
+    @property
+    def audio_span(self) -> str:
+        return f"<so_start>{self.audio_token}<so_end>"
 
     def audio_tokens(self, samples: int) -> int:
         """See `Backbone`: of all frames, and the one behind them."""

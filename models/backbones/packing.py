@@ -75,13 +75,16 @@ def pack(
         None where little would be saved.
     """
     rows = []
-    for own_ids, own_states, real, response in zip(ids, states, mask.bool(), in_response, strict=True):
-        places = real.nonzero()[:, 0]
+    # NumPy, since an operation of torch takes longer than these few hundred numbers
+    tensors = (tensor.numpy() for tensor in (ids, states, mask, in_response))
+    for own_ids, own_states, real, response in zip(*tensors, strict=True):
+        places = np.flatnonzero(real)
         # The response and what follows it belong to one pair, also where two pairs have the same words there
-        begun = response[places].nonzero()[:, 0]
+        begun = np.flatnonzero(response[places])
         start = int(begun[0]) if len(begun) else len(places)
-        rows.append(_Row(own_ids[places].numpy(), own_states[places].numpy(), places.numpy(), start))
-    trees = list(_trees(rows, math.inf))
+        rows.append(_Row(own_ids[places], own_states[places], places, start))
+    groups = _by_beginning(rows)
+    trees = list(_trees(rows, groups, math.inf))
     real, packed = sum(len(row.places) for row in rows), sum(tree.size for tree in trees)
     if one_row and all(rows[tree.members[0]].start for tree in trees):
         return _filled(rows, [trees], ids.shape, one_row) if packed <= MAX_PACKED_FRACTION * ids.numel() else None
@@ -90,7 +93,7 @@ def pack(
         return None
     longest = max(len(row.places) for row in rows)
     # Wide rows waste less on padding, narrow ones less on what the mask excludes: several are tried
-    layouts = [_layout(rows, int(share * longest)) for share in _WIDTHS]
+    layouts = [_layout(rows, groups, int(share * longest)) for share in _WIDTHS]
     batch, tokens = ids.shape
     # Not by tokens alone: attention computes what the mask excludes, too, and grows with the square of a row
     cost, best = min(
@@ -109,25 +112,33 @@ def _width(layout: Sequence[Sequence[_Tree]]) -> int:
     return max(sum(tree.size for tree in row) for row in layout)
 
 
-def _layout(rows: Sequence[_Row], width: int) -> list[list[_Tree]]:
+def _layout(rows: Sequence[_Row], groups: Sequence[list[int]], width: int) -> list[list[_Tree]]:
     """The trees of each row of at most `width` tokens: each tree goes into the first row that has room, the largest
     first."""
     layout: list[list[_Tree]] = []
+    used: list[int] = []  # tokens of each row
     # Largest first: small ones fill the gaps that they leave
-    for tree in sorted(_trees(rows, width), key=lambda tree: -tree.size):
-        room = (row for row in layout if sum(other.size for other in row) + tree.size <= width)
-        if (row := next(room, None)) is None:
-            layout.append(row := [])
-        row.append(tree)
+    for tree in sorted(_trees(rows, groups, width), key=lambda tree: -tree.size):
+        number = next((number for number, size in enumerate(used) if size + tree.size <= width), len(used))
+        if number == len(used):
+            layout.append([])
+            used.append(0)
+        layout[number].append(tree)
+        used[number] += tree.size
     return layout
 
 
-def _trees(rows: Sequence[_Row], width: float) -> Iterator[_Tree]:
-    """Pairs by their beginning; as many together as fit into the width."""
+def _by_beginning(rows: Sequence[_Row]) -> list[list[int]]:
+    """Numbers of pairs, those with the same beginning together."""
     groups: dict[tuple[bytes, bytes], list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         groups[row.ids[: row.start].tobytes(), row.states[: row.start].tobytes()].append(number)
-    for members in groups.values():
+    return list(groups.values())
+
+
+def _trees(rows: Sequence[_Row], groups: Sequence[list[int]], width: float) -> Iterator[_Tree]:
+    """Pairs by their beginning; as many together as fit into the width."""
+    for members in groups:
         beginning = rows[members[0]].start
         total = sum(len(rows[number].places) - beginning for number in members)
         # trees of about equal size: a small one would be padded to a large one

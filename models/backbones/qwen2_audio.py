@@ -202,8 +202,9 @@ class MusicFlamingo(AudioFlamingo3):
 
     model_class = MusicFlamingoForConditionalGeneration
 
-    def audio_span(self, count: int) -> str:
-        return self.processor.audio_bos_token + self.audio_token * count + self.processor.audio_eos_token
+    @property
+    def audio_span(self) -> str:
+        return self.processor.audio_bos_token + self.audio_token + self.processor.audio_eos_token
 
     def encode_audio(self, clips: Clips, layer_statistics: LayerStatistics | None = None) -> Tensor:
         states = super().encode_audio(clips, layer_statistics)

@@ -58,8 +58,9 @@ class Voxtral(AudioLanguageModel):
         self.audio_size: int = config.intermediate_size
         self._per_window = config.max_source_positions * config.hidden_size // self.audio_size
 
-    def audio_span(self, count: int) -> str:
-        return "[BEGIN_AUDIO]" + self.audio_token * count
+    @property
+    def audio_span(self) -> str:
+        return "[BEGIN_AUDIO]" + self.audio_token
 
     def render(self, chat: Sequence[Message]) -> str:
         """See `AudioLanguageModel`."""

@@ -203,13 +203,15 @@ def test_it_computes_under_autocast(fusion):
 
 
 def test_tokens_say_what_they_are_part_of(encoder, pairs):
-    backbone = loaded(encoder.folder)
+    judge = judge_of(encoder)
+    judge.settings = replace(judge.settings, padding_side="left")
     pairs = [replace(pairs[1], situation="Late."), pairs[2]]
-    ids, mask, is_audio = backbone.prepare_text(pairs, [[2], [1, 2, 3]], "left")
+    ids, mask, is_audio = judge.ask(pairs, [[2], [1, 2, 3]])
     assert ids.tolist() == [[PADDING] * 4 + [RESPONSE] * 2, [USER] + [OTHER] * 2 + [RESPONSE] * 3]
     assert torch.equal(mask, (ids > 0).long())
     assert torch.equal(is_audio, ids > 0)
-    right, _, _ = backbone.prepare_text(pairs, [[2], [1, 2, 3]], "right")
+    judge.settings = replace(judge.settings, padding_side="right")
+    right, _, _ = judge.ask(pairs, [[2], [1, 2, 3]])
     assert right[0].tolist() == [RESPONSE] * 2 + [PADDING] * 4
 
 

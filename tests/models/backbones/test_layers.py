@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from copy import deepcopy
 
 import pytest
 import torch
@@ -171,21 +172,45 @@ def test_lora_is_on_the_layers_that_there_are(language_model):
 # ---------------------------------------------------------------- norms
 
 
-@torch.no_grad()
-def test_norms_are_one_operation_with_the_values_of_the_official_ones(language_model):
+def norms_of(language_model) -> list[tuple[FusedNorm, nn.Module]]:
+    """Each of our norms of the language model, with a copy of the official one."""
     network = loaded(language_model.folder).network.language_model
     modules = language_model.model.named_modules()
     official = {name: own for name, own in modules if type(own).__name__.endswith("RMSNorm")}
     norms = {name: own for name, own in network.named_modules() if isinstance(own, FusedNorm)}
     assert {"norm", "norm_f"} & norms.keys()
     assert not [name for name, own in network.named_modules() if type(own).__name__.endswith("RMSNorm")]
+    both = []
     for name, own in norms.items():
         paths = f"language_model.{name}", f"language_model.model.{name}"
         (theirs,) = [module for path, module in official.items() if path.endswith(paths)]
-        states = 3 * torch.randn(5, 7, 16 if own.weight is None else len(own.weight))
+        both.append((own, deepcopy(theirs)))
+    return both
+
+
+def states_for(norm: FusedNorm) -> torch.Tensor:
+    return 3 * torch.randn(5, 7, 16 if norm.weight is None else len(norm.weight))
+
+
+@torch.no_grad()
+def test_norms_are_one_operation_with_the_values_of_the_official_ones(language_model):
+    for own, theirs in norms_of(language_model):
+        states = states_for(own)
         torch.testing.assert_close(own(states), theirs(states), rtol=2e-7, atol=0)
         half = states.bfloat16()
         exact = theirs(half.float())
         distances = [(norm.bfloat16()(half).float() - exact).abs().mean() for norm in (own, theirs)]
         assert distances[0] <= distances[1]
         assert own.float()(half).dtype == theirs.float()(half).dtype  # a norm that is trained in float32
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_norms_have_the_gradients_of_the_official_ones(language_model, trained):
+    for own, theirs in norms_of(language_model):
+        states = states_for(own).requires_grad_()
+        gradient, made = torch.randn_like(states), []
+        for norm in (own.requires_grad_(trained), theirs.requires_grad_(trained)):
+            values = norm(states)
+            made.append([values, *torch.autograd.grad(values, [states, *norm.parameters()][: 1 + trained], gradient)])
+        for ours, official in zip(*made, strict=True):
+            torch.testing.assert_close(ours, official, rtol=1e-5, atol=1e-6)
