@@ -118,7 +118,7 @@ class PairEncoder(Backbone):
         segments = np.array([USER if turn.role == "user" else OTHER for turn in pair.context] + [RESPONSE])
         return Question(segments, segments != PADDING)
 
-    def hidden_states(self, inputs: Inputs) -> Tensor:
+    def hidden_states(self, inputs: Inputs, read: Tensor | None = None) -> Tensor:
         """See `Backbone`; at context tokens the projected audio states."""
         states = inputs.audio_states
         if states is None:

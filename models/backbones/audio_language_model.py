@@ -19,7 +19,7 @@ from ...data_modules.schema import Pair, check_situation
 from .attention import HALF, KERNEL, attention_layout, fits_kernel, without_mask
 from .base import Backbone, BackbonePart, Checkpoint, Layout, Question
 from .inputs import Clips, Inputs, Packed
-from .layers import passing_on
+from .layers import ends_at, passing_on
 from .loading import load_processor, one_line
 from .packing import pack
 
@@ -147,13 +147,17 @@ class AudioLanguageModel(Backbone):
             inputs_embeds=embeddings, attention_mask=mask, position_ids=positions, use_cache=False, **further
         ).last_hidden_state
 
-    def hidden_states(self, inputs: Inputs) -> Tensor:
-        packed = inputs.packed
+    def hidden_states(self, inputs: Inputs, read: Tensor | None = None) -> Tensor:
+        packed = inputs.packed if inputs.hidden is None else None
+        if read is not None:
+            # Two equal pairs stand in the same place
+            read = read.flatten().nonzero()[:, 0] if packed is None else packed.where[read].unique()
         # Real tokens are counted from 0, whichever side the padding is on
         positions = (inputs.attention_mask.cumsum(-1) - 1).clamp(min=0)
         if inputs.hidden is not None:
             # The states that the lower layers would compute are stored: only the others compute
-            with passing_on(self.layers[: inputs.first], inputs.hidden), attention_layout(inputs.padding_last, None):
+            lower = passing_on(self.layers[: inputs.first], inputs.hidden)
+            with lower, attention_layout(inputs.padding_last, None), ends_at(self.layers[-1], read):
                 return self.read(inputs.input_ids, inputs.hidden, inputs.attention_mask, positions)
         states = inputs.audio_states
         if states is None:
@@ -168,7 +172,7 @@ class AudioLanguageModel(Backbone):
         # By positions that the host knows: a mask of audio tokens would make it wait for the GPU
         flat = embeddings.flatten(0, 1).index_copy(0, tokens.audio_positions.to(embeddings.device), audio)
         embeddings = flat.view_as(embeddings)
-        with attention_layout(inputs.padding_last, packed):
+        with attention_layout(inputs.padding_last, packed), ends_at(self.layers[-1], read):
             hidden = self.read(tokens.input_ids, embeddings, tokens.attention_mask, positions)
         # Back to a row for each pair
         return hidden if packed is None else hidden.flatten(0, 1)[packed.where.to(hidden.device)]

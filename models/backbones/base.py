@@ -184,8 +184,9 @@ class Backbone(ABC):
         `layer_statistics` takes those of the encoder's layers."""
 
     @abstractmethod
-    def hidden_states(self, inputs: Inputs) -> Tensor:
-        """Last hidden states `(batch, tokens, hidden)`; those at padding have no meaning."""
+    def hidden_states(self, inputs: Inputs, read: Tensor | None = None) -> Tensor:
+        """Last hidden states `(batch, tokens, hidden)`; those at padding have no meaning, nor have those that are not
+        `read` `(batch, tokens)`, if that is given."""
 
     @property
     def packs(self) -> bool:

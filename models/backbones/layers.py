@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from types import FunctionType, MethodType
@@ -146,18 +146,51 @@ def passing_on(layers: Sequence[nn.Module], hidden: Tensor | None = None) -> Ite
     """Within this context, these layers return their input unchanged, or `hidden` `(batch, tokens, hidden)` whatever
     their input is. The modules stay where they are, so that hooks on them (FSDP) still run."""
     forward: Any = (lambda hidden_states, *_, **__: hidden_states) if hidden is None else (lambda *_, **__: hidden)
-    # Gradient checkpointing and compilation have set some
-    forwards = [layer.__dict__.get("forward") for layer in layers]
-    for layer in layers:
-        layer.forward = forward
+    with replaced(dict.fromkeys(layers, forward)):
+        yield
+
+
+@contextmanager
+def replaced(forwards: Mapping[nn.Module, Any]) -> Iterator[None]:
+    """Within this context, these modules have another `forward`."""
+    # Adapters, gradient checkpointing and compilation have set some
+    before = {module: vars(module).get("forward") for module in forwards}
+    for module, forward in forwards.items():
+        module.forward = forward
     try:
         yield
     finally:
-        for layer, before in zip(layers, forwards, strict=True):
-            if before is None:
-                del layer.forward
+        for module, forward in before.items():
+            if forward is None:
+                del module.forward
             else:
-                layer.forward = before
+                module.forward = forward
+
+
+@contextmanager
+def ends_at(layer: nn.Module, read: Tensor | None) -> Iterator[None]:
+    """Within this context, what follows the attention of the last layer is computed at the tokens that are `read`
+    alone, on a CPU: no other token sees it. The others have no meaning.
+
+    Args:
+        layer: The last layer of the language model; one of other parts, or whose `forward` was replaced (to compute
+            activations again, or by `compile_layers`), stays as it is.
+        read: Numbers of these tokens, of all rows one after the other; None = all are read.
+    """
+    attention, network = getattr(layer, "self_attn", None), getattr(layer, "mlp", None)
+    parts: list[Any] = [getattr(attention, "o_proj", None), network if hasattr(network, "down_proj") else None]
+    on_cpu = read is not None and {weight.device.type for weight in layer.parameters()} == {read.device.type} == {"cpu"}
+    if read is None or not on_cpu or None in parts or "forward" in vars(layer):
+        yield
+        return
+
+    def at_read(whole: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
+        tokens = states.flatten(0, 1)
+        found = whole(tokens.index_select(0, read))
+        return found.new_zeros(len(tokens), found.shape[1]).index_copy(0, read, found).view(*states.shape[:2], -1)
+
+    with replaced({part: partial(at_read, part.forward) for part in parts}):
+        yield
 
 
 def transformer_layers(network: nn.Module) -> list[nn.Module]:

@@ -157,6 +157,29 @@ def test_nothing_behind_the_response_is_read(language_model, pairs, judge_of, mo
 
 
 @torch.no_grad()
+def test_what_follows_the_last_attention_is_computed_where_it_is_read(language_model, pairs, judge_of):
+    """With equal states there, also when it is run again, and for two equal pairs."""
+    judge = judge_of(language_model)
+    inputs = judge.build_inputs([*pairs, pairs[0]])
+    last, read = judge.backbone.layers[-1], inputs.response_mask
+    sizes: list[int] = []
+    outputs = [module for name, module in last.named_modules() if name.endswith(("self_attn.o_proj", "mlp.down_proj"))]
+    for output in outputs:
+        output.register_forward_hook(lambda *call: sizes.append(int(call[2].any(-1).sum())))
+    for given in {id(given): given for given in (inputs, replace(inputs, packed=None))}.values():
+        whole = judge.backbone.hidden_states(given)[read]
+        sizes.clear()
+        for _ in range(2):
+            assert (judge.backbone.hidden_states(given, read)[read] - whole).abs().max() <= 1e-5
+        kinds = set(sizes)
+        if len(outputs) == 2:
+            # packed, two equal pairs are read once
+            fewest = int(read.sum()) if given.packed is None else given.packed.where[read].unique().numel()
+            assert kinds == {fewest}
+    assert len(outputs) == 2 or language_model.name in ("nemotron_h_omni", "qwen3_omni_moe")
+
+
+@torch.no_grad()
 def test_sliding_windows_count_the_tokens_of_the_pair(make_family, pairs, judge_of, same, rounding):
     """And not the others between them in the row."""
     judge = judge_of(make_family("gemma4"), pooling="attention")
