@@ -149,15 +149,17 @@ class AudioLanguageModel(Backbone):
 
     def hidden_states(self, inputs: Inputs, read: Tensor | None = None) -> Tensor:
         packed = inputs.packed if inputs.hidden is None else None
+        numbers = None  # of the tokens that are read, in the rows that are computed
         if read is not None:
             # Two equal pairs stand in the same place
-            read = read.flatten().nonzero()[:, 0] if packed is None else packed.where[read].unique()
+            found = np.flatnonzero(read) if packed is None else np.unique(packed.where.numpy()[read.numpy()])
+            numbers = torch.from_numpy(found)
         # Real tokens are counted from 0, whichever side the padding is on
         positions = (inputs.attention_mask.cumsum(-1) - 1).clamp(min=0)
         if inputs.hidden is not None:
             # The states that the lower layers would compute are stored: only the others compute
             lower = passing_on(self.layers[: inputs.first], inputs.hidden)
-            with lower, attention_layout(inputs.padding_last, None), ends_at(self.layers[-1], read):
+            with lower, attention_layout(inputs.padding_last, None), ends_at(self.layers[-1], numbers):
                 return self.read(inputs.input_ids, inputs.hidden, inputs.attention_mask, positions)
         states = inputs.audio_states
         if states is None:
@@ -172,7 +174,7 @@ class AudioLanguageModel(Backbone):
         # By positions that the host knows: a mask of audio tokens would make it wait for the GPU
         flat = embeddings.flatten(0, 1).index_copy(0, tokens.audio_positions.to(embeddings.device), audio)
         embeddings = flat.view_as(embeddings)
-        with attention_layout(inputs.padding_last, packed), ends_at(self.layers[-1], read):
+        with attention_layout(inputs.padding_last, packed), ends_at(self.layers[-1], numbers):
             hidden = self.read(tokens.input_ids, embeddings, tokens.attention_mask, positions)
         # Back to a row for each pair
         return hidden if packed is None else hidden.flatten(0, 1)[packed.where.to(hidden.device)]

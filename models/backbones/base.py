@@ -186,7 +186,7 @@ class Backbone(ABC):
     @abstractmethod
     def hidden_states(self, inputs: Inputs, read: Tensor | None = None) -> Tensor:
         """Last hidden states `(batch, tokens, hidden)`; those at padding have no meaning, nor have those that are not
-        `read` `(batch, tokens)`, if that is given."""
+        `read` `(batch, tokens)`, on the CPU, if that is given."""
 
     @property
     def packs(self) -> bool:
