@@ -95,7 +95,7 @@ class PreferenceFacts(Part):
 
 
 class InspectionReport(Part):
-    """What people said about a dataset, without any judge: a part of what `inspect --json` prints."""
+    """The ratings of a dataset, without any judge: a part of what `inspect --json` prints."""
 
     ratings: dict[str, RatingFacts]
     """Dimension -> its ratings."""

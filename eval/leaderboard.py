@@ -1,6 +1,6 @@
 """Which of several systems sounds better: `leaderboard`, from scores of their responses to the same contexts.
 
-Scores alone are the opinion of the judge, and a judge has opinions about systems, too: what it adds to all scores of a
+Scores alone are the opinion of the judge, and a judge favours systems, too: what it adds to all scores of a
 system is no sampling error, and no number of responses removes it. With ratings of some responses by people, means and
 differences are those of people, and the judge only narrows their intervals (`statistics.system_means`).
 """

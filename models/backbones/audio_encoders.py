@@ -33,8 +33,8 @@ from .loading import load_feature_extractor
 PADDING, USER, OTHER, RESPONSE = range(4)
 """What a token belongs to: nothing, a context turn of the user, a context turn of anybody else, the response."""
 
-_STORED_FUSION = "joiner"
-"""Name of the fusion in the network, under which stored judges have its weights; in settings its name is `fusion`."""
+_FUSION = "fusion"
+"""Name of the fusion in the network and in settings."""
 
 WIDTH = 256
 _HEADS = 4
@@ -103,10 +103,10 @@ class PairEncoder(Backbone):
         # One more than there are layers: the input of the first one is a state, too
         layers, width = len(self.layers) + 1, network.config.hidden_size
         self.audio_size, self.layer_sizes = layers * width, (layers, width)
-        self.network[_STORED_FUSION] = CrossAttentionFusion(layers, width).to(network.device)
+        self.network[_FUSION] = CrossAttentionFusion(layers, width).to(network.device)
         self.parts = {
             "audio_tower": BackbonePart("encoder", self.linears, self.layers_path),
-            "fusion": BackbonePart(_STORED_FUSION, ()),
+            _FUSION: BackbonePart(_FUSION, ()),
         }
 
     @property
@@ -124,7 +124,7 @@ class PairEncoder(Backbone):
         if states is None:
             assert inputs.clips is not None
             states = self.encode_audio(inputs.clips)
-        fusion: Any = self.network[_STORED_FUSION]  # pyright: ignore[reportIndexIssue]
+        fusion: Any = self.network[_FUSION]  # pyright: ignore[reportIndexIssue]
         projected = fusion.project(states)
         # Each pair takes its clips' states to its own tokens; a clip of several pairs was projected once
         zeros = projected.new_zeros(inputs.input_ids.numel(), WIDTH)

@@ -122,7 +122,7 @@ def test_a_fusion_learns_on_a_frozen_encoder(run_on, hubert_folder, dataset_fold
     loaded = run_on("run", cached=True, epochs=12)
     fresh = load_backbone(Checkpoint(str(hubert_folder))).network.encoder.state_dict()
     assert all(torch.equal(weight, fresh[name]) for name, weight in loaded.judge.network.encoder.state_dict().items())
-    assert loaded.judge.network.joiner.layer_weights.abs().max() > 1e-3  # zero at first
+    assert loaded.judge.network.fusion.layer_weights.abs().max() > 1e-3  # zero at first
     part = PairDataset.load(dataset_folder).subset("train")
     found = scores_of(loaded.judge, part.pairs)
     for column, name in enumerate(("empathy", "warmth")):
@@ -135,7 +135,7 @@ def test_a_fusion_learns_on_a_frozen_encoder(run_on, hubert_folder, dataset_fold
 
 def test_clips_that_were_encoded_once_train_the_same_fusion(run_on):
     once, anew = (
-        dict(run_on(str(cached), cached=cached, epochs=1).judge.network.joiner.named_parameters())
+        dict(run_on(str(cached), cached=cached, epochs=1).judge.network.fusion.named_parameters())
         for cached in (True, False)
     )
     for name, weight in once.items():

@@ -206,7 +206,7 @@ def refused(folder: Path, match: str, **options: Any) -> None:
 def weights_of(folder: Path) -> dict[str, Tensor]:
     """Of a backbone, as it is loaded, without those of the fusion, which no file holds."""
     weights = loaded(folder).network.state_dict()
-    return {key: value for key, value in weights.items() if not key.startswith("joiner.")}
+    return {key: value for key, value in weights.items() if not key.startswith("fusion.")}
 
 
 def equal(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bool:

@@ -64,7 +64,7 @@ def test_weights_in_bfloat16_make_nearly_the_same_states(encoder, clips):
     assert states.dtype == torch.bfloat16
     expected = exact.encode_audio(exact.prepare_clips(samples))
     assert torch.cosine_similarity(states.float(), expected, dim=-1).min() > 0.98
-    assert all(weight.dtype == torch.float32 for weight in rough.network.joiner.parameters())
+    assert all(weight.dtype == torch.float32 for weight in rough.network.fusion.parameters())
 
 
 @torch.no_grad()
@@ -85,10 +85,10 @@ def test_turns_of_one_speaker_have_no_order(encoder, clips):
 
 
 def test_the_fusion_is_trained_with_or_without_lora(encoder, pairs):
-    names = {f"network.joiner.{name}" for name, _ in CrossAttentionFusion(3, 32).named_parameters()}
+    names = {f"network.fusion.{name}" for name, _ in CrossAttentionFusion(3, 32).named_parameters()}
     for parts in ([], ["audio_tower"]):
         judge = judge_of(encoder, parts)
-        assert {name for name in judge.trainable() if name.startswith("network.joiner.")} == names
+        assert {name for name in judge.trainable() if name.startswith("network.fusion.")} == names
         (judge(judge.build_inputs(pairs)) * torch.tensor([[1.0], [-0.7], [0.3], [0.9]])).sum().backward()
         for name, weight in judge.trainable().items():
             assert weight.grad is not None, name
@@ -114,7 +114,7 @@ def test_a_fusion_is_the_same_for_the_same_seed(encoder):
     def first(seed: int) -> torch.Tensor:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return loaded(encoder.folder).network.joiner.input.weight
+            return loaded(encoder.folder).network.fusion.input.weight
 
     assert torch.equal(first(1), first(1))
     assert not torch.equal(first(1), first(2))

@@ -266,9 +266,9 @@ def test_what_was_merged_and_written_scores_alike_when_it_is_read(family, pairs,
     found = again.network.state_dict()
     assert set(found) == names
     for name, weight in found.items():
-        assert name.startswith("joiner.") or torch.equal(weight, expected[name]), name
+        assert name.startswith("fusion.") or torch.equal(weight, expected[name]), name
     if family.is_encoder:
-        again.network["joiner"].load_state_dict(own.network["joiner"].state_dict())  # no checkpoint has one
+        again.network["fusion"].load_state_dict(own.network["fusion"].state_dict())  # no checkpoint has one
     judge.backbone, judge.network = again, again.network
     after = judge(judge.build_inputs(pairs))
     assert ((after - before).abs() / torch.tensor([4, 10])).max() < 1e-5  # of the width of the scales

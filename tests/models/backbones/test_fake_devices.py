@@ -59,7 +59,7 @@ def spread_over(gpus: list[torch.device], network: torch.nn.Module, layers: str)
 
     names = list(leaves(network, ""))
     for name in names:
-        later = names.index(name) >= names.index(f"{layers}.1") and name != "joiner"  # which no checkpoint has
+        later = names.index(name) >= names.index(f"{layers}.1") and name != "fusion"  # which no checkpoint has
         device = gpus[-1] if later else gpus[0]
         part = network.get_submodule(name).to(device)
         for inner in part.modules():

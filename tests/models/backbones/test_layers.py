@@ -143,7 +143,7 @@ def test_an_exported_backbone_has_its_layers_alone_and_is_loaded_again(family, t
         assert again.backbone.depth == 1
         ours, theirs = judge.backbone.network.state_dict(), again.backbone.network.state_dict()
         assert ours.keys() == theirs.keys()
-        own = [name for name in ours if not name.startswith("joiner.")]  # in no checkpoint
+        own = [name for name in ours if not name.startswith("fusion.")]  # in no checkpoint
         assert all(torch.equal(ours[name], theirs[name]) for name in own)
 
 

@@ -76,7 +76,7 @@ def test_a_probe_on_a_tower_that_lora_would_train_encodes_each_clip_once_and_tra
     inputs = judge.build_inputs(pairs)
     with torch.no_grad():
         before = judge(inputs)
-        for weight in judge.network.joiner.parameters():
+        for weight in judge.network.fusion.parameters():
             weight.add_(torch.randn(weight.shape))
         torch.testing.assert_close(judge(inputs), before, atol=1e-5, rtol=0)
     assert before.std(0).max() > 0.01
@@ -87,7 +87,7 @@ def test_adapters_that_start_at_a_probe_can_use_the_fusion(whisper, train_argume
     found: list[torch.Tensor] = []
 
     def keep(trainer, module, *_):
-        found.append(module.judge.network.joiner.feed_forward[0].weight.detach().clone())
+        found.append(module.judge.network.fusion.feed_forward[0].weight.detach().clone())
 
     train(train_arguments(tmp_path / "run", **words), watching=[LambdaCallback(on_train_batch_end=keep)])
     assert not torch.equal(found[0], found[-1])
