@@ -131,10 +131,8 @@ class EmpathyJudge(nn.Module):
         inputs = inputs if inputs.clips is None else self.with_encoded_audio(inputs)
         # Zeros and not noise: a regression on states of a random fusion would fit that very fusion
         if untrained or not self.backbone.untrained_states:
-            # On a GPU, which must not wait for their numbers, all tokens are read
-            alone = self.pooling.reads_response_only and inputs.response_mask.device.type == "cpu"
-            hidden = self.backbone.hidden_states(inputs, inputs.response_mask if alone else None)
-            pooled = self.pool_states(hidden, inputs)
+            read = inputs.response_mask if self.pooling.reads_response_only else None
+            pooled = self.pool_states(self.backbone.hidden_states(inputs, read), inputs)
         else:
             pooled = torch.zeros(len(inputs.input_ids), self.backbone.hidden_size, device=self.device)
         with torch.autocast(pooled.device.type, enabled=False):

@@ -150,7 +150,8 @@ class AudioLanguageModel(Backbone):
     def hidden_states(self, inputs: Inputs, read: Tensor | None = None) -> Tensor:
         packed = inputs.packed if inputs.hidden is None else None
         numbers = None  # of the tokens that are read, in the rows that are computed
-        if read is not None:
+        # The host would wait for the numbers of a mask that is on a GPU
+        if read is not None and read.device.type == "cpu":
             # Two equal pairs stand in the same place
             found = np.flatnonzero(read) if packed is None else np.unique(packed.where.numpy()[read.numpy()])
             numbers = torch.from_numpy(found)

@@ -179,8 +179,7 @@ def ends_at(layer: nn.Module, read: Tensor | None) -> Iterator[None]:
     """
     attention, network = getattr(layer, "self_attn", None), getattr(layer, "mlp", None)
     parts: list[Any] = [getattr(attention, "o_proj", None), network if hasattr(network, "down_proj") else None]
-    on_cpu = read is not None and {weight.device.type for weight in layer.parameters()} == {read.device.type} == {"cpu"}
-    if read is None or not on_cpu or None in parts or "forward" in vars(layer):
+    if read is None or None in parts or "forward" in vars(layer) or next(layer.parameters()).device != read.device:
         yield
         return
 
