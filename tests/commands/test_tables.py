@@ -51,17 +51,6 @@ def test_agreement_names_what_is_wrong(scores, capsys):
     assert failed(capsys, *words, "--judges", "k") == f"error: --judges 'k': {where}; expected 'ann', 'bob', 'j'"
     line = failed(capsys, *words, "--exclude", "j", "--judges", "j")
     assert line == f"error: --judges 'j': {where}; expected 'ann', 'bob'"
-    whole = scores.read_text()
-    scores.write_text(whole + "c0,ann,warmth,1\n")
-    assert failed(capsys, *words) == (
-        f"error: {scores}, row 37 (line 38), column 'clip': ann scores item 'c0' on warmth again, as in row 1; "
-        "expected one score per item, dimension and annotator"
-    )
-    scores.write_text(whole + "c12,ann,warmth,warm\n")
-    assert failed(capsys, *words) == (
-        f"error: {scores}, row 37 (line 38), column 'score': value 'warm'; "
-        "expected a finite number, such as 3.5; or what each word stands for (NA = no score): --choice 'warm=NUMBER'"
-    )
 
 
 @pytest.fixture
@@ -102,33 +91,17 @@ def test_leaderboard_is_a_gate_for_a_release(systems, capsys):
 
 
 def test_plan_says_how_many_ratings_tell_systems_apart(tmp_path, capsys):
-    """Differences of two systems are 0.5 and 1.5 by turns: a spread of 0.52 over 16 contexts."""
     rows = [
-        f"{system}{n},{who},warmth,{2 + n % 4 / 4 + lead * (0.5 + n % 2) + off},c{n},{system}"
+        f"{system}{n},{who},warmth,{2 + n % 3 / 4 + lead * n % 2},c{n},{system}"
         for system, lead in (("v1", 0), ("v2", 1))
-        for n in range(16)
-        for who, off in (("ann", 0), ("bob", 0.25 * (n % 3)))
+        for n in range(8)
+        for who in ("ann", "bob")
     ]
-    path = tmp_path / "pilot.csv"
-    path.write_text("\n".join(["item,annotator,dimension,score,group,system", *rows]) + "\n")
-    found = json.loads(output_of(capsys, "plan", str(path), "--systems", "0.5", "--resamples", "50", "--json"))
-    (row,) = found["systems"]
-    assert row["spread"] == pytest.approx(0.5 * (16 / 15) ** 0.5)
-    assert (row["n_systems"], row["ratings_per_context"]) == (2, 2.0)
-    # d = 0.968: 10.45 pairs by `TTestPower` of statsmodels 0.15.0
-    assert (row["contexts"], row["ratings_per_system"]) == (11, 22)
-    assert "to tell systems apart by 0.5 points" in output_of(
-        capsys, "plan", str(path), "--systems", "0.5", "--resamples", "50"
-    )
-    line = failed(capsys, "plan", str(path), "--systems", "0")
-    assert "--systems 0: expected rating points above 0" in line
-    few = [row for row in rows if row.split(",")[4] in ("c0", "c1", "c2", "c3")]
-    path.write_text("\n".join(["item,annotator,dimension,score,group,system", *few]) + "\n")
-    assert "no two systems share 5 rated groups on warmth" in failed(capsys, "plan", str(path), "--systems", "0.5")
-    path.write_text("\n".join(["item,annotator,dimension,score,group", *[r.rpartition(",")[0] for r in rows]]) + "\n")
-    assert "names no systems; expected system_id in a pair dataset, or in a table a column 'system'" in failed(
-        capsys, "plan", str(path), "--systems", "0.5"
-    )
+    (tmp_path / "pilot.csv").write_text("\n".join(["item,annotator,dimension,score,group,system", *rows]) + "\n")
+    words = ["plan", str(tmp_path / "pilot.csv"), "--systems", "0.5", "--resamples", "50"]
+    (row,) = json.loads(output_of(capsys, *words, "--json"))["systems"]
+    assert (row["dimension"], row["n_systems"], row["ratings_per_context"]) == ("warmth", 2, 2.0)
+    assert "to tell systems apart by 0.5 points" in output_of(capsys, *words)
     assert "--systems with --variance" in failed(
         capsys, "plan", "--variance", "item=1", "residual=1", "--systems", "0.5"
     )

@@ -1,4 +1,4 @@
-"""Public challenges: their scores by hand, from datasets, and by the command."""
+"""Public challenges: their scores by hand and from datasets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.cli import main
 from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset, Turn
 from empathy_judge.eval import challenges
@@ -18,11 +17,9 @@ from empathy_judge.eval.challenges import challenge, crossings, matched_accuracy
 from empathy_judge.eval.judges import score_table
 from empathy_judge.eval.judges.baselines.simple import ConstantJudge
 from empathy_judge.eval.other_views import challenge_views
-from empathy_judge.eval.report.others import ChallengeReport
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from rich.table import Table
 
-from ..conftest import output_of
 from .conftest import AnyJudge, dataset_of, tone_clip, tone_of
 
 
@@ -264,25 +261,3 @@ def test_aeq_bench_of_known_judges(make_dataset, make_tone_judge):
     assert tied.dimensions["empathy"]["all"].score.value == 0.0  # a tie is no answer
     with pytest.raises(DataError, match="judge constant scores charm; dataset tones has ratings of empathy"):
         challenge("aeq-bench", ConstantJudge({"charm": 3.0}), dataset, split=None, resamples=50, seed=0)
-
-
-def test_the_command(dataset_folder, tmp_path, capsys):
-    dataset = PairDataset.load(dataset_folder)
-    means = dataset.mean_scores()
-    rows = [f"{pair_id},{name},{means.loc[pair_id, name]}" for pair_id in means.index for name in means]
-    (tmp_path / "scores.csv").write_text("\n".join(["pair_id,dimension,score", *rows]))
-    words = [f"scores:{tmp_path / 'scores.csv'}", "--data", str(dataset_folder), "--resamples", "20"]
-    answer = ChallengeReport.model_validate_json(output_of(capsys, "challenge", "aeq-bench", *words, "--json"))
-    found = answer.dimensions
-    assert set(found) == {dimension.name for dimension in dataset.card.dimensions}
-    assert all(own["all"].score.value == 1.0 for own in found.values())
-    said = output_of(capsys, "challenge", "aeq-bench", *words)
-    assert "groups" in said
-    assert "".join(said.split()).endswith(answer.signature)
-    (tmp_path / "scores.csv").write_text("\n".join(["pair_id,dimension,score", *rows[len(dataset.card.dimensions) :]]))
-    assert main(["challenge", "aeq-bench", *words]) == 1
-    assert "1 pair without a score: 1 x no score in scores.csv" in capsys.readouterr().out
-    assert f"|data:{dataset.card.name}@" in answer.signature
-    assert answer.signature.partition("|split:")[2].startswith("all|ceiling:none|boot:cluster=group_id,n=20,seed=0,")
-    assert main(["challenge", "echomind", "constant", *words[1:]]) == 2
-    assert "none can be crossed" in capsys.readouterr().err

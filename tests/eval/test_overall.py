@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from empathy_judge.cli import main
 from empathy_judge.eval.agreement_table import measure_agreement
 from empathy_judge.eval.frame import read_frame
 from empathy_judge.eval.views import agreement_views
@@ -194,17 +193,3 @@ def test_compare_a_table_prints_the_answer(toy, capsys):
         )
     )
     assert {**found, "command": ""} == {**same, "command": ""}
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--out", "x"], "--out with --table; expected with --data"),
-        (["--checks", "silent"], "--checks with --table; expected with --data"),
-        (["--cluster", "context_speaker"], "--cluster context_speaker with --table; expected group_id, system_id"),
-        (["--column", "item=clip"], "no column 'clip'"),
-    ],
-)
-def test_what_does_not_go_with_a_table(toy, words, message, capsys):
-    assert main(["compare", "good", "--table", str(toy), *words]) == 2
-    assert message in capsys.readouterr().err

@@ -7,13 +7,10 @@ from empathy_judge.cli import main
 from empathy_judge.eval.judges import trained as trained_module
 from empathy_judge.scoring import predictor as predictor_module
 
-from ...conftest import failed
 from ..conftest import Page
 
 
-def test_a_report_links_to_what_explains_its_largest_disagreements(
-    judge_folder, dataset_folder, tmp_path, capsys, monkeypatch
-):
+def test_a_report_links_to_what_explains_its_largest_disagreements(judge_folder, dataset_folder, tmp_path, monkeypatch):
     loaded = []
     for module in (predictor_module, trained_module):
         load = module.load_to_score
@@ -29,6 +26,3 @@ def test_a_report_links_to_what_explains_its_largest_disagreements(
     page = Page((out / items["explanation"][0]).read_text())
     assert len(page.all("audio")) == 2
     assert len(list((out / "explanations").glob("*.html"))) == items["pair_id"].nunique()
-    capsys.readouterr()
-    line = failed(capsys, "evaluate", "constant", *words[2:], "--explain", "--out", str(tmp_path / "other"))
-    assert "--explain with judge constant; expected the folder of a judge or of a run" in line
