@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
-from empathy_judge.core.errors import DataError, UserError
+from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.importers import table
-from empathy_judge.data_modules.rating_words import SERIES, as_score, numbers_of, parse_choices
-from empathy_judge.data_modules.ratings import Dimension
 from empathy_judge.eval.frame import read_frame
 
 from .builders import parsed
@@ -100,26 +96,6 @@ def test_an_export_of_label_studio(tmp_path):
         read_frame(path, {})
 
 
-def test_excel(tmp_path):
-    openpyxl = pytest.importorskip("openpyxl")
-    book = openpyxl.Workbook()
-    book.active.append(["item", "annotator", None, "dimension", "score"])
-    for line in LONG.splitlines()[1:]:
-        item, annotator, dimension, score = line.split(",")
-        book.active.append([item, annotator, None, dimension, score.replace(".", ",") if "." in score else int(score)])
-    book.active.append([None, "", None])
-    book.create_sheet("notes")
-    book.save(tmp_path / "t.xlsx")
-    assert found(tmp_path / "t.xlsx") == WANTED
-    book["notes"].append(["x"])
-    book.save(tmp_path / "t.xlsx")
-    with pytest.raises(DataError, match=r"t\.xlsx: sheets that hold something: 'Sheet', 'notes'; expected one"):
-        read_frame(tmp_path / "t.xlsx", {})
-    (tmp_path / "u.xlsx").write_bytes(b"PK")
-    with pytest.raises(DataError, match=r"u\.xlsx: not readable as Excel \(BadZipFile"):
-        read_frame(tmp_path / "u.xlsx", {})
-
-
 def test_all_names_in_other_capitals_are_named_at_once(tmp_path):
     text = LONG.replace("item,annotator,dimension,score", "Item,Annotator,dimension, score")
     wanted = "'item', 'annotator', 'score', a mapping --column 'item=Item' 'annotator=Annotator' 'score= score'"
@@ -127,29 +103,6 @@ def test_all_names_in_other_capitals_are_named_at_once(tmp_path):
         read_frame(written(tmp_path, text), {})
     given = {"item": "Item", "annotator": "Annotator", "score": " score"}
     assert found(written(tmp_path, text), columns=given) == WANTED
-
-
-def test_a_formula_that_nobody_computed_is_no_missing_rating(tmp_path):
-    """openpyxl stores no value of a formula; Excel does, also an empty text."""
-    openpyxl = pytest.importorskip("openpyxl")
-    book = openpyxl.Workbook()
-    for row in (["item", "annotator", "score"], ["a", "r", 3], ["b", "r", "=1+3"]):
-        book.active.append(row)
-    book.save(tmp_path / "t.xlsx")
-    with pytest.raises(DataError, match=r"t\.xlsx: the formula in C3 has no stored value; expected a file that a"):
-        read_frame(tmp_path / "t.xlsx", {})
-
-    def saved(attribute: str, value: str) -> Path:
-        """As Excel stores the cell."""
-        with ZipFile(tmp_path / "t.xlsx") as old, ZipFile(tmp_path / "u.xlsx", "w") as new:
-            for part in old.namelist():
-                data = old.read(part)
-                cell = f'<c r="C3"{attribute}><f>1+3</f><v>{value}</v></c>'.encode()
-                new.writestr(part, re.sub(rb'<c r="C3".*?</c>', cell, data))
-        return tmp_path / "u.xlsx"
-
-    assert read_frame(saved("", "4"), {}).rows["score"].tolist() == [3, 4]
-    assert read_frame(saved(' t="str"', ""), {}).rows["score"].isna().tolist() == [False, True]
 
 
 def test_all_that_is_missing_is_named_at_once(tmp_path):
@@ -184,39 +137,6 @@ def test_several_files_are_imported_as_one(source):
     assert ratings["score"].tolist() == [float(row["score"]) for row in source.ratings]
 
 
-@pytest.mark.parametrize(
-    ("value", "comma", "score"),
-    [
-        ("3", False, 3.0), ("3,5", True, 3.5), ("3,5", False, "3,5"), ("1.234,5", True, "1.234,5"),
-        ("4 - agree", False, 4.0), ("1 = not at all", False, 1.0), ("5 (excellent)", False, 5.0),
-        ("03. Mai", False, "03. Mai"), ("3-May-26", False, "3-May-26"), ("1 - marginal", False, 1.0),
-        ("3-5", False, "3-5"), ("3 s", False, "3 s"), ("agree", False, "agree"), ("Good ", False, 4.5),
-        (" N/A", False, math.nan), (None, False, math.nan), (2, False, 2), ([1], False, [1]),
-    ],
-)  # fmt: skip
-def test_scores_as_people_write_them(value, comma, score):
-    given = as_score(value, parse_choices(["good=4.5"]), comma)
-    assert given == score or (math.isnan(given) and math.isnan(score))
-
-
-def test_words_of_usual_scales():
-    assert numbers_of(["Strongly  agree", "disagree"], None) == {}  # 5 and 2, or 7 and 2
-    assert numbers_of(["strongly agree", "disagree"], Dimension("d", 1, 5, 1)) == {
-        "strongly agree": 5.0,
-        "disagree": 2.0,
-    }
-    assert numbers_of(["good", "bad"], Dimension("d", 0, 4, 1)) == {}  # two scales of five words
-    assert numbers_of(["excellent", "bad"], Dimension("d", 0, 4, 1)) == {"excellent": 4.0, "bad": 0.0}
-    assert numbers_of(["excellent", "bad"], Dimension("d", 0, 100)) == {}
-    assert numbers_of(["warm", "cold"], None) == {}
-    six = [word for word in SERIES[6] if "neither" not in word]  # a scale of six words, or of seven
-    assert numbers_of(six, None) == {}
-    assert [*numbers_of(six, Dimension("d", 1, 7, 1)).values()] == [1, 2, 3, 5, 6, 7]
-    assert numbers_of(["slightly agree", "agree", "neither agree nor disagree"], None) == {
-        "slightly agree": 5.0, "agree": 6.0, "neither agree nor disagree": 4.0,
-    }  # fmt: skip
-
-
 def test_the_one_word_that_is_none_of_the_scale_is_named(tmp_path):
     people = written(tmp_path, "item,anna,ben\na,never,rarely\nb,sometimes,oftn\nc,often,always\n")
     with pytest.raises(DataError, match=r"row 2 \(line 3\), column 'ben': value 'oftn'; .*--choice 'oftn=NUMBER'$"):
@@ -236,7 +156,3 @@ def test_ratings_in_columns_and_a_judge_in_a_file_of_its_own(tmp_path):
     for their in ("file", "gp*"):  # a mapped name is no pattern
         with pytest.raises(DataError, match=rf"people.csv: no column '{re.escape(their)}' \(mapped to item\)"):
             read_frame([people, wide], {"item": their}, ["rater*", "gpt"])
-    with pytest.raises(UserError, match="--choice 'good=x': expected WORD=NUMBER, such as good=4"):
-        parse_choices(["good=x"])
-    assert math.isnan(parse_choices(["unsure=NA"])["unsure"])
-    assert math.isnan(as_score("k. A.", {}, True))

@@ -125,21 +125,6 @@ def test_a_file_that_has_just_been_written_may_change_within_the_same_time(folde
     assert len(hashed) == 2 * FILES
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"content_hash": 1}', b"\xff\xff"])
-def test_notes_that_are_damaged_count_as_none(content, folder, hashed):
-    (folder / CHECKED_FILE).write_bytes(content)
-    check_unchanged(PairDataset.load(folder))
-    assert len(hashed) == FILES
-
-
-def test_notes_of_another_content_count_as_none(folder, hashed):
-    check_unchanged(PairDataset.load(folder))
-    notes = folder / CHECKED_FILE
-    notes.write_text(notes.read_text().replace('"content_hash":"', '"content_hash":"0'))
-    check_unchanged(PairDataset.load(folder))
-    assert len(hashed) == 2 * FILES
-
-
 @pytest.mark.parametrize("notes", [None, "of the folder that it was copied from"])
 def test_a_folder_that_may_not_be_written_is_remembered_elsewhere(notes, folder, hashed, monkeypatch, users_cache):
     (folder / CHECKED_FILE).unlink(missing_ok=True)
