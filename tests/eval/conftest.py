@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,8 +26,10 @@ from empathy_judge.eval.checks import CHECKS
 from empathy_judge.eval.evaluate import Results, evaluate
 from empathy_judge.eval.inspection import inspection_facts
 from empathy_judge.eval.judges import INTERVAL_COLUMNS, score_table
+from empathy_judge.eval.leaderboard import Leaderboard
 from empathy_judge.eval.pages.inspection import write_inspection_page
 from empathy_judge.eval.report.dimension import CheckReport
+from empathy_judge.eval.report.leaderboard import Board
 from empathy_judge.eval.statistics.agreement import Statistic
 from empathy_judge.scoring.score_table import ABSTAINED
 from rich.console import Console
@@ -33,6 +37,7 @@ from rich.console import Console
 from ..conftest import encoded, tone
 
 RATE = 8000
+WARMTH = {"name": "warmth", "minimum": 1.0, "maximum": 5.0}
 HOSTILE = "<script>alert('1')</script><img src=x onerror=alert(2)>\"&$x_{$"
 
 
@@ -392,3 +397,43 @@ def two_dimensions(make_dataset, make_tone_judge) -> Results:
     data = make_dataset(noise=0.4, dimensions=dimensions)
     checks = ("response_only", "gain", "low_pass", "flat_prosody")
     return evaluate(make_tone_judge(0.4, dimensions), data, split="test", checks=checks, resamples=50)
+
+
+def table(means: dict[str, float], contexts: int = 24, seed: int = 0) -> pd.DataFrame:
+    """Scores around the means of systems, on contexts that all answer."""
+    rng = np.random.default_rng(seed)
+    hard = rng.normal(0, 0.5, contexts)
+    rows = [
+        {
+            "pair_id": f"{system}/{n}", "group_id": f"c{n}", "system_id": system,
+            "warmth": round(float(np.clip(mean + hard[n] + rng.normal(0, 0.2), 1, 5)), 6), "warmth_standard_error": 0.3,
+            "warmth_label": "fair", "warnings": "unlike_training" if n == 0 else "", "seconds": 2.0, "status": "ok",
+        }
+        for system, mean in means.items()
+        for n in range(contexts)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def only(found: Leaderboard) -> Board:
+    """The board of its only dimension."""
+    (board,) = found.report.boards
+    return board
+
+
+@pytest.fixture
+def write_scores(tmp_path) -> Callable[..., str]:
+    """Writes scores, with the summary that `score` leaves beside them unless the judge is None."""
+
+    def write(rows: pd.DataFrame, name: str = "scores.csv", judge: str | None = "a" * 64, **facts: Any) -> str:
+        path = tmp_path / name
+        rows.to_csv(path, index=False)
+        if judge is not None:
+            identity = {"judge": judge, "backbone": "as in training"} | facts.pop("identity", {})
+            out = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+            said = {"dimensions": [WARMTH | facts], "weights": None, "three_way": {}}
+            summary = {"identity": identity, "out": out, "judge": said}
+            path.with_name(f"{name}.summary.json").write_text(json.dumps(summary))
+        return str(path)
+
+    return write

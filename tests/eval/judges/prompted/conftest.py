@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +33,13 @@ Pairs = Callable[[int], list[Pair]]
 def clip(hertz: float, seconds: float = 0.2, rate: int = 8_000) -> Clip:
     """A quiet tone."""
     return Clip((0.1 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * rate)) / rate)).astype(np.float32), rate)
+
+
+def same_sound(wav: bytes, source: Any) -> None:
+    """The bytes of a WAV file hold the clip."""
+    samples, rate = soundfile.read(io.BytesIO(wav))
+    assert rate == source.rate
+    np.testing.assert_allclose(samples, source.samples, atol=1 / 32_000)
 
 
 @pytest.fixture

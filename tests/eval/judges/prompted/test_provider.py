@@ -10,7 +10,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import soundfile
 from empathy_judge.core.errors import UserError
@@ -22,7 +21,7 @@ from empathy_judge.eval.judges.prompted.runner import ATTEMPTS
 from empathy_judge.eval.judges.prompted.settings import parse_settings
 from pydantic import TypeAdapter
 
-from .conftest import OPENAI_PRICE, RUNNER
+from .conftest import OPENAI_PRICE, RUNNER, same_sound
 from .servers import (
     DECIDING,
     GOOD,
@@ -46,12 +45,6 @@ def openai_types() -> Any:
     from openai.types.chat import completion_create_params
 
     return completion_create_params
-
-
-def same_sound(wav: bytes, source: Any) -> None:
-    samples, rate = soundfile.read(io.BytesIO(wav))
-    assert rate == source.rate
-    np.testing.assert_allclose(samples, source.samples, atol=1 / 32_000)
 
 
 # ---------------------------------------------------------------- what is sent
@@ -94,27 +87,6 @@ def test_openai_audio_models_get_no_schema_and_always_a_clip(make_judge, make_pa
     assert "Context (transcript): I lost my job." in [part.get("text") for part in content]
     samples, _ = soundfile.read(io.BytesIO(base64.b64decode(content[-1]["input_audio"]["data"])))
     assert not samples.any()
-
-
-def test_gemini_gets_both_clips_and_a_schema(scored, make_pairs):
-    from google.genai import types as gemini
-
-    (pair,) = make_pairs(1)
-    found = scored("gemini", answer("gemini", GOOD))
-    (request,) = found.requests
-    assert request.path.endswith("/models/a-model:generateContent")
-    (content,) = [gemini.Content.model_validate(one) for one in request.body["contents"]]
-    parts: Any = content.parts
-    assert [bool(part.text) for part in parts] == [True, False, True, False, True]
-    for place, source in ((1, pair.context[0].audio), (3, pair.response)):
-        assert parts[place].inline_data.mime_type == "audio/wav"
-        same_sound(parts[place].inline_data.data, source)
-    config = request.body["generationConfig"]
-    assert config["responseMimeType"] == "application/json"
-    assert config["responseJsonSchema"]["required"] == ["reason", "vocal_empathy"]
-    assert config["temperature"] == 0
-    instruction: Any = gemini.Content.model_validate(request.body["systemInstruction"]).parts
-    assert "careful rater" in instruction[0].text
 
 
 @pytest.mark.parametrize("vendor", VENDORS)

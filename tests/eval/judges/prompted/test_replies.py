@@ -146,12 +146,6 @@ def test_what_is_malformed_is_quoted(scored, monkeypatch):
         scored("openai", {"success": False, "msg": "bad key"})
 
 
-def test_a_blocked_prompt_stays_an_outcome_of_its_own(scored):
-    blocked = {"promptFeedback": {"blockReason": "OTHER", "message": "x"}, "usageMetadata": {"promptTokenCount": 400}}
-    found = scored("gemini", blocked)
-    assert (found.row["status"], len(found.requests)) == ("blocked by safety filter", 1)
-
-
 @pytest.mark.parametrize("body", [None, 7, "error", [], [[]], {}, {"error": []}, {"error": 7}, gemini_answer("4")])
 def test_bodies_without_an_error(body):
     assert error_in(body) is None
