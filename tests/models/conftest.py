@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from empathy_judge.audio.decode import Clip
+from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.models.judge import EmpathyJudge
-from empathy_judge.scoring.artifact import LoadedJudge, Provenance, describe, save_judge
+from empathy_judge.scoring.artifact import LoadedJudge, Placement, Provenance, describe, load_any, save_judge
 
 RATE = 16_000
+ADAPTER, HEAD, JUDGE = "adapter/adapter_model.safetensors", "head.safetensors", "judge.json"
 ORIGIN = Provenance(
     "tones", True, "c" * 64, "s" * 64, {"empathy": 0.5, "warmth": None}, ["train"], ["validation"], "mean",
     preferences_met={}, losses={}, shares={}, refit=False, start={}, probe="",
@@ -39,6 +41,14 @@ def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     values = json.loads(path.read_text())
     change(values)
     path.write_text(json.dumps(values))
+
+
+def refused(folder: Path, *texts: str, placement: Placement = Placement()) -> None:  # noqa: B008
+    """Loading a judge ends in a message with these texts."""
+    with pytest.raises(UserError) as found:
+        load_any(folder, placement)
+    for text in texts:
+        assert text in str(found.value)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.models.heads import Head, build_head
 from empathy_judge.models.settings import HeadName
+from scipy.stats import spearmanr
 
 SCALES = [Dimension("a", 1, 5, 1), Dimension("b", -50, 0, 25)]
 HEADS = get_args(HeadName)
@@ -123,3 +124,35 @@ def test_heads_compute_in_float32_under_autocast(name):
         inside = head(pooled).score
     assert inside.dtype == head(pooled.bfloat16()).score.dtype == torch.float32
     assert torch.equal(inside, head(pooled).score)
+
+
+@pytest.mark.parametrize("name", ["regression", "gaussian", "histogram", "corn"])
+def test_every_head_starts_where_a_regression_has_ended(name):
+    torch.manual_seed(0)
+    scales = [Dimension("one", 1, 5, 1), Dimension("two", 1, 5, 1)]
+    features, weights = torch.randn(200, 6), 0.3 * torch.randn(6, len(scales))
+    means = torch.tensor([3.2, 2.6])
+    head = build_head(name, 6, scales, standardised=True)
+    head.start_from(weights, means + 0.1, means)
+    found = head(features).score.detach()
+    line = means + 0.1 + features @ weights
+    for column in range(2):
+        assert spearmanr(found[:, column], line[:, column]).statistic > 0.9999
+    near = (line - means).abs().amax(1) < 0.3
+    tolerance = 0.05 if name in ("regression", "gaussian") else 0.35
+    assert near.sum() > 5
+    assert (found - line)[near].abs().max() < tolerance
+
+
+@pytest.mark.parametrize("name", ["histogram", "corn"])
+@pytest.mark.parametrize("spread", [0.3, 0.7, 1.2])
+def test_the_shares_at_the_start_are_as_wide_as_ratings_lie_around_the_regression(name, spread):
+    """Of scores in the middle of a scale, as its ends cut a bell off; a bell over steps has a least width."""
+    torch.manual_seed(0)
+    scales, features, weights = [Dimension("warmth", 1, 7, 0.5)], torch.randn(50, 6), 0.05 * torch.randn(6, 1)
+    head = build_head(name, 6, scales, standardised=True)
+    head.start_from(weights, torch.tensor([4.0]), torch.tensor([4.0]), torch.tensor([spread]))
+    with torch.no_grad():
+        found = head(features)
+    assert found.deviation.mean().item() == pytest.approx(spread, rel=0.15)
+    assert (found.score[:, 0] - 4 - (features @ weights)[:, 0]).abs().max() < 0.2

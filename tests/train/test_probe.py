@@ -12,21 +12,17 @@ import numpy as np
 import pytest
 import torch
 from empathy_judge.cli import main
-from empathy_judge.data_modules.schema import Dimension, Pair, PairDataset
+from empathy_judge.data_modules.schema import Pair, PairDataset
 from empathy_judge.models.closed_form import FeatureBatch, fit
-from empathy_judge.models.heads import build_head
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.scoring.artifact import load_any
-from empathy_judge.train.regression import spread_within
 from empathy_judge.train.run import train
 from safetensors import safe_open
 from scipy.stats import spearmanr
 
 from ..conftest import failed
 from .conftest import BEST_FILE, LAST_FILE, OF_CLIPS, PROBE, let_probes_choose_a_kernel, read_by, scores_of
-
-SCALES = Dimension("one", 1, 5, 1), Dimension("two", 1, 5, 1)
 
 
 @pytest.fixture(scope="module")
@@ -163,44 +159,6 @@ def test_judges_that_compare_with_pairs_of_their_own_make_an_ensemble(train_argu
     for seed, run in enumerate(runs):
         train(train_arguments(run, **PROBE, seed=seed))
     assert main(["ensemble", *map(str, runs), "--out", str(tmp_path / "out")]) == 0
-
-
-@pytest.mark.parametrize("name", ["regression", "gaussian", "histogram", "corn"])
-def test_every_head_starts_where_a_regression_has_ended(name):
-    torch.manual_seed(0)
-    features, weights = torch.randn(200, 6), 0.3 * torch.randn(6, len(SCALES))
-    means = torch.tensor([3.2, 2.6])
-    head = build_head(name, 6, SCALES, standardised=True)
-    head.start_from(weights, means + 0.1, means)
-    found = head(features).score.detach()
-    line = means + 0.1 + features @ weights
-    for column in range(2):
-        assert spearmanr(found[:, column], line[:, column]).statistic > 0.9999
-    near = (line - means).abs().amax(1) < 0.3
-    tolerance = 0.05 if name in ("regression", "gaussian") else 0.35
-    assert near.sum() > 5
-    assert (found - line)[near].abs().max() < tolerance
-
-
-@pytest.mark.parametrize("name", ["histogram", "corn"])
-@pytest.mark.parametrize("spread", [0.3, 0.7, 1.2])
-def test_the_shares_at_the_start_are_as_wide_as_ratings_lie_around_the_regression(name, spread):
-    """Of scores in the middle of a scale, as its ends cut a bell off; a bell over steps has a least width."""
-    torch.manual_seed(0)
-    scales, features, weights = [Dimension("warmth", 1, 7, 0.5)], torch.randn(50, 6), 0.05 * torch.randn(6, 1)
-    head = build_head(name, 6, scales, standardised=True)
-    head.start_from(weights, torch.tensor([4.0]), torch.tensor([4.0]), torch.tensor([spread]))
-    with torch.no_grad():
-        found = head(features)
-    assert found.deviation.mean().item() == pytest.approx(spread, rel=0.15)
-    assert (found.score[:, 0] - 4 - (features @ weights)[:, 0]).abs().max() < 0.2
-
-
-def test_the_spread_of_ratings_is_that_within_pairs_and_what_the_regression_misses():
-    histograms = np.array([[[1, 0, 1]], [[0, 2, 0]], [[0, 0, 0]]])
-    targets = np.array([[2.0], [2.5], [np.nan]])
-    within = spread_within(histograms, targets, np.array([[1.0, 2.0, 3.0]]))
-    assert within.tolist() == pytest.approx([(1 + 0.25) / 2])
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
-"""Preferences as a regression in logits."""
+"""Preferences as a regression in logits; the spread of ratings."""
 
 from __future__ import annotations
 
 import numpy as np
-from empathy_judge.train.regression import fit_preferences
+import pytest
+from empathy_judge.train.regression import fit_preferences, spread_within
 
 BLOCKS = np.repeat([0, 1], [3, 5])
 
@@ -18,3 +19,10 @@ def test_preferences_are_learned_in_logits():
     assert 1.4 < found.weights[0, 0] < 2.6
     assert np.abs(found.weights[1:]).max() < 0.4
     assert found.record["log_loss"] < np.log(2) * 0.8
+
+
+def test_the_spread_of_ratings_is_that_within_pairs_and_what_the_regression_misses():
+    histograms = np.array([[[1, 0, 1]], [[0, 2, 0]], [[0, 0, 0]]])
+    targets = np.array([[2.0], [2.5], [np.nan]])
+    within = spread_within(histograms, targets, np.array([[1.0, 2.0, 3.0]]))
+    assert within.tolist() == pytest.approx([(1 + 0.25) / 2])

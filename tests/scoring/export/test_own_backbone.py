@@ -11,8 +11,7 @@ from empathy_judge.core.files import file_hash
 from empathy_judge.scoring.artifact import Placement, load_any
 from safetensors.torch import load_file, save_file
 
-from ...models.conftest import edit
-from ..test_artifact import refused
+from ...models.conftest import edit, refused
 
 WEIGHTS = "backbone/model.safetensors"
 
