@@ -276,3 +276,9 @@ def test_clip_wants_mono_floats():
     clip = Clip(np.zeros(8_000), 16_000)
     assert clip.samples.dtype == np.float32
     assert clip.seconds == 0.5
+
+
+def test_what_is_too_large_for_float32_is_one_line(recwarn):
+    with pytest.raises(AudioError, match=r"sample 0 .* is inf, 1600 such samples"):
+        load_clip(Clip(np.full(1_600, 1e300), 16_000))
+    assert not recwarn.list

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import itertools
-import json
 import math
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
@@ -19,12 +18,10 @@ from empathy_judge import Scorer, score_table
 from empathy_judge.audio import decode as audio
 from empathy_judge.audio.decode import Clip
 from empathy_judge.core.errors import AudioError, UserError
-from empathy_judge.data_modules.schema import Dimension, PairDataset
+from empathy_judge.data_modules.schema import Dimension
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.scoring.assessment import Assessment
 
-from ..conftest import failed, output_of
-from ..decoders import Cell, Decoder
 from ..models.conftest import saved
 
 RATE = 16_000
@@ -62,57 +59,6 @@ def test_levels_are_part_of_a_score_where_the_head_knows_them(scorer, spreading,
     alone = spreading.assess(None, clips / "r0.wav").levels["warmth"]
     assert [float(share) for share in table["warmth_levels"][0].split(";")] == pytest.approx(alone, abs=1e-6)
     assert pd.isna(table["warmth_levels"][1])
-
-
-def test_every_way_to_pass_a_clip_gives_the_same_score(scorer, clips):
-    context, response = clips / "c.wav", clips / "r0.wav"
-    expected = scorer.score(context, response)
-    assert 1 < expected["empathy"] < 5
-    assert 0 < expected["warmth"] < 10
-    samples = [soundfile.read(path, dtype="float32")[0] for path in (context, response)]
-    ways = [
-        tuple(map(str, (context, response))),
-        (context.read_bytes(), response.read_bytes()),
-        tuple((array, RATE) for array in samples),
-        tuple((torch.from_numpy(array), RATE) for array in samples),
-        tuple((array.astype(np.float64), RATE) for array in samples),
-        tuple(Clip(array, RATE) for array in samples),
-        (str(context), (samples[1], RATE)),
-        (context, {"array": samples[1], "sampling_rate": RATE, "path": None}),  # cells of data sets
-        (Cell(samples[0]), Cell(samples[1])),
-        (Decoder(samples[0]), Decoder(np.stack([1.5 * samples[1], 0.5 * samples[1]]))),
-        (context, {"bytes": response.read_bytes(), "path": "elsewhere.wav"}),
-        (context, {"bytes": None, "path": str(response)}),
-        (context, {"bytes": None, "path": response}),
-        (context, io.BytesIO(response.read_bytes())),
-        (context, memoryview(response.read_bytes())),
-    ]
-    for first, second in ways:
-        assert close(scorer.score(first, second), expected)
-
-
-def test_a_column_of_a_hugging_face_dataset_is_a_list(scorer, clips):
-    from datasets import Dataset
-
-    paths = [str(clips / name) for name in ("r0.wav", "r1.wav")]
-    column = Dataset.from_dict({"audio": paths})["audio"]
-    assert not isinstance(column, list)
-    expected = [scorer.score(clips / "c.wav", path) for path in paths]
-    found = scorer.score(clips / "c.wav", column)
-    assert all(close(one, other) for one, other in zip(found, expected, strict=True))
-    assert [own.index for own in scorer.rank(None, column)] == [own.index for own in scorer.rank(None, paths)]
-
-
-def test_it_scores_as_the_judge_of_evaluations_does(scorer, judge_folder, dataset_folder):
-    from empathy_judge.eval.judges.trained import TrainedJudge
-    from empathy_judge.eval.measurement import Loading
-
-    pairs = PairDataset.load(dataset_folder).pairs
-    table = TrainedJudge.load(judge_folder, Loading(device="cpu")).score(pairs)
-    table = table.set_index(["pair_id", "dimension"])["score"]
-    for pair, found in zip(pairs, scorer.assess_pairs(pairs), strict=True):
-        for name, value in found.points.items():
-            assert table[(pair.pair_id, name)] == pytest.approx(value, abs=1e-5)
 
 
 def test_clips_that_cannot_be_judged_are_named(scorer, clips):
@@ -190,27 +136,6 @@ def test_an_endless_generator_is_read_as_far_as_it_is_asked_for(scorer, clips):
         next(scorer.assess_each([{"reponse": clips / "r0.wav"}]))
 
 
-@pytest.mark.parametrize("kind", ["array", "tensor", "cell"])
-def test_samples_are_those_of_the_moment_at_which_they_were_handed_over(kind, scorer, make_tone):
-    """A stream fills one buffer again and again, and pairs wait until there is a batch of them."""
-    blocks = [make_tone(0.5, hertz, 0.2) for hertz in (120, 240, 480)]
-    buffer = np.empty_like(blocks[0])
-    way = {
-        "array": (buffer, RATE),
-        "tensor": (torch.from_numpy(buffer), RATE),
-        "cell": {"array": buffer, "sampling_rate": RATE},
-    }
-
-    def stream():
-        for block in blocks:
-            buffer[:] = block
-            yield None, way[kind]
-
-    expected = [scorer.score(None, (block, RATE)) for block in blocks]
-    assert all(map(close, (own.points for own in scorer.assess_each(stream())), expected))
-    assert not close(expected[0], expected[2])
-
-
 def test_threads_and_tasks_get_the_scores_of_a_single_call(scorer, clips):
     names = [f"r{number % 4}.wav" for number in range(24)]
     expected = {name: scorer.score(clips / "c.wav", clips / name) for name in set(names)}
@@ -225,31 +150,11 @@ def test_threads_and_tasks_get_the_scores_of_a_single_call(scorer, clips):
         assert close(other, expected[name])
 
 
-def test_no_pair_is_lost_where_memory_runs_out(judge_folder, clips, monkeypatch):
+def test_a_pair_that_no_pass_has_room_for_is_named(judge_folder, clips, monkeypatch):
     scorer = Scorer.from_pretrained(judge_folder, device="cpu", batch_size=8)
-    contexts = [clips / f"{name}.wav" for name in ("c", "r0", "r1", "r2")]
-    questions = [(clips / f"r{number % 4}.wav", contexts[number // 4]) for number in range(16)]
-    expected = [own.points for own in scorer.assess_each(questions)]
-    sizes = []
-    plain = EmpathyJudge.pooled
-
-    def pooled(judge, inputs):
-        sizes.append(len(inputs.input_ids))
-        if sizes[-1] > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
-        return plain(judge, inputs)
-
-    monkeypatch.setattr(EmpathyJudge, "pooled", pooled)
-    small = Scorer.from_pretrained(judge_folder, device="cpu", batch_size=8)
-    assert all(map(close, (own.points for own in small.assess_each(questions)), expected))
-    assert sizes[:3] == [8, 3, 1]  # at most half the tokens each time
-    assert sum(size > 2 for size in sizes) <= 4  # and remembered: more pairs are tried only where they are shorter
-    monkeypatch.setattr(EmpathyJudge, "pooled", mock.Mock(side_effect=RuntimeError("another error")))
-    with pytest.raises(RuntimeError, match="another error"):
-        small.score(None, clips / "r0.wav")
     monkeypatch.setattr(EmpathyJudge, "pooled", mock.Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory. 1")))
     with pytest.raises(AudioError, match="pair '0': too long for the memory of cpu"):
-        small.score(None, clips / "r0.wav")
+        scorer.score(None, clips / "r0.wav")
 
 
 def test_what_speaks_against_a_score_is_said(scorer, clips, make_tone):
@@ -271,29 +176,6 @@ def test_compiled_layers_give_the_same_scores(scorer, judge_folder, clips):
     responses = [clips / f"r{number}.wav" for number in range(4)]
     for context, response in ((clips / "c.wav", responses), ([None] * 4, responses), (clips / "c.wav", responses[:1])):
         assert all(map(close, compiled.score(context, response), scorer.score(context, response)))
-
-
-def test_audio_states_are_kept_in_a_folder(judge_folder, clips, tmp_path, monkeypatch, capsys):
-    """What one command computed another reads; damaged files are computed again."""
-    counted = []
-    plain = EmpathyJudge._encoded
-    monkeypatch.setattr(EmpathyJudge, "_encoded", lambda judge, made: counted.append(1) or plain(judge, made))
-    words = ["score", str(judge_folder), str(clips / "c.wav"), str(clips / "r0.wav"), "--device", "cpu", "--json"]
-    expected = json.loads(output_of(capsys, *words))
-    kept = [*words, "--cache", str(tmp_path / "kept")]
-    for computed in (True, False):
-        counted.clear()
-        assert json.loads(output_of(capsys, *kept)) == pytest.approx(expected, abs=1e-5)
-        assert bool(counted) == computed
-    files = list((tmp_path / "kept").rglob("*.safetensors"))
-    assert len(files) == 2
-    files[0].write_bytes(b"damaged")
-    assert json.loads(output_of(capsys, *kept)) == pytest.approx(expected, abs=1e-5)
-    assert counted
-    files[0].unlink()
-    (tmp_path / "file").write_text("")
-    line = failed(capsys, *words, "--cache", str(tmp_path / "file" / "kept"))
-    assert "no folder for a cache can be made here" in line
 
 
 @pytest.mark.parametrize(
@@ -365,12 +247,3 @@ def test_a_judge_without_a_finite_score_has_none(judge_folder, make_tone):
     assert found.kind == "no finite score"
     assert str(found) == "empathy: the judge's score is nan; expected a finite number"
     assert [own.found.kind for own in scorer.rank(None, [clip])] == ["no finite score"]
-
-
-def test_lists_may_be_arrays(scorer, make_tone):
-    clips = [Clip(make_tone(0.6, 150 + 90 * n, 0.3), RATE) for n in range(2)]
-    array = np.empty(2, object)
-    array[:] = clips
-    expected = scorer.score([clips[1], None], clips, situation=["Late.", None])
-    contexts = pd.Series([clips[1], np.nan])
-    assert scorer.score(contexts, array, situation=np.array(["Late.", None], object)) == expected

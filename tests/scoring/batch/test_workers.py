@@ -141,14 +141,6 @@ def test_ranks_take_turns_and_then_what_is_missing(write, make_job, scorer):
     assert len(read(job.out)) == 40
 
 
-@pytest.mark.parametrize(("rows", "sizes"), [(1, {1}), (1_024, {8}), (1_025, {16, 1}), (10**7 + 1, {128, 1})])
-def test_chunks_grow_with_the_manifest_up_to_a_limit(rows, sizes, write, make_job):
-    parts = Parts(make_job(write([row(0)])))
-    parts.rows = rows
-    assert {chunk.rows for chunk in parts.chunks()} == sizes
-    assert sum(chunk.rows for chunk in parts.chunks()) == rows
-
-
 def test_a_chunk_that_another_worker_finishes_is_left(write, make_job, scorer, monkeypatch):
     monkeypatch.setattr("empathy_judge.scoring.batch.workers._LOOK", 0.0)
     job = make_job(write([row(number) for number in range(8)]))
