@@ -5,7 +5,6 @@ That all others are understood by their parsers is the matter of `test_docs`.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import json
@@ -20,7 +19,7 @@ from typing import Any
 import httpx
 import pandas as pd
 import pytest
-from empathy_judge import Scorer, demo
+from empathy_judge import Scorer
 from empathy_judge.cli import main, options_of
 from empathy_judge.commands.judges import Serve
 from empathy_judge.commands.options import Command
@@ -31,7 +30,6 @@ from empathy_judge.eval.views import evaluation_views
 from empathy_judge.scoring import three_way
 from rich.table import Table
 
-from .conftest import failed
 from .eval.judges.prompted.servers import Request, Response, gemini_answer, gemini_decision_answer, openai_answer, serve
 from .pages import DOCS, ROOT, blocks, commands, python_blocks
 from .serving.services import live
@@ -104,38 +102,6 @@ def test_demo_leaves_what_it_promises_and_already_learns(workplace):
     assert all(
         cell in (workplace / "told.txt").read_text(encoding="utf-8") for cell in map(str, panel.columns[-1].cells)
     )
-
-
-def test_demo_does_not_replace_what_it_did_not_make(workplace, tmp_path, capsys):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "mine.txt").write_text("mine")
-    assert "expected another --out" in failed(capsys, "demo", "--out", str(tmp_path))
-    assert (tmp_path / "data" / "mine.txt").read_text() == "mine"
-
-
-def test_an_earlier_demo_stays_until_the_next_one_is_done(dataset_folder, tmp_path, monkeypatch, capsys):
-    """On a full disk it is put back at once, after a kill by the next call."""
-    out = tmp_path / "demo"
-    shutil.copytree(dataset_folder, out / "data")
-    card = (out / "data" / "dataset.yaml").read_text()
-    (out / "data" / "dataset.yaml").write_text(f"{card}\nsynthetic: true\n" if "synthetic" not in card else card)
-    (out / "run").mkdir()
-    before = sorted(out.rglob("*"))
-
-    def fail(folder: Path, groups: int) -> None:
-        folder.mkdir()
-        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
-
-    monkeypatch.setattr(demo, "make_sample", fail)
-    assert "No space left" in failed(capsys, "demo", "--out", str(out))
-    assert sorted(out.rglob("*")) == before
-    killed = demo._replacing(out)
-    killed.__enter__()
-    (out / "data").mkdir()
-    assert main(["demo", "--out", str(out)]) == 2
-    assert sorted(out.rglob("*")) == before
-    assert main(["demo", "--out", str(tmp_path / "new")]) == 2
-    assert not (tmp_path / "new").exists()
 
 
 def _commands() -> list[str]:
