@@ -135,7 +135,7 @@ class Plan(Printing, Draws, Columns):
 
     def run(self) -> int:
         from ..eval.other_views import plan_views
-        from ..eval.plan import assumed_pilot, make_plan, pilot_from
+        from ..eval.plan import assumed_pilot, make_plan, pilot_from, plan_systems
 
         if (self.pilot is None) == (not self.variance):
             raise UserError("expected either a pilot (a table or the folder of a pair dataset) or --variance")
@@ -156,8 +156,6 @@ class Plan(Printing, Draws, Columns):
             if self.learning is not None:
                 report = report.model_copy(update={"learning": self._learning_curve(self.learning)})
             if self.systems is not None and frame is not None:
-                from ..eval.plan_systems import plan_systems
-
                 systems = plan_systems(frame, self.systems, self.power, self.dimension)
                 report = report.model_copy(update={"systems": systems})
             where = []

@@ -11,9 +11,9 @@ that it includes rounding to the steps of the scale and, where they count, rater
 - **power**: of a two-sided test at 5 % for two judges whose agreement with the true scores differs by a given amount,
   by the normal distribution.
 
-Where there are several dimensions the plan is for an average one. How a judge gets better with more training pairs is
-another question (`judges.baselines.probe.learning_curve`).
-
+Where there are several dimensions the plan is for an average one. How many contexts tell two systems apart is planned
+for each dimension (`plan_systems`). How a judge gets better with more training pairs is another question
+(`judges.baselines.probe.learning_curve`).
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import UserError, counted
+from ..data_modules.ratings import ratings_behind
 from .frame import Frame, Panel
 from .rater_ranges import rater_ranges
 from .rendering import percent
 from .report.base import SCHEMA_VERSION
-from .report.others import Needed, PilotFacts, PlanReport, PlanRow, Range, RaterRanges, Variances
+from .report.others import Needed, PilotFacts, PlanReport, PlanRow, Range, RaterRanges, SystemPlan, Variances
 from .statistics.agreement import Statistic, spearman
+from .statistics.bootstrap import MIN_GROUPS
 from .statistics.planning import (
     Components,
     components,
     design_effect,
+    paired_contexts,
     standard_error,
     standard_error_of_difference,
 )
@@ -316,3 +319,60 @@ def _sentence(pilot: Pilot, needed: Sequence[Needed], difference: float, power: 
         cost = "" if price is None else f", for {price * missing_items * k:,.2f}"
         return enough(missing_items, "more item", f" with {each} ({counted(missing_items * k, 'rating')}{cost})")
     return enough(n, "item", f" with {each} ({counted(n * k, 'rating')}{cost})")
+
+
+def plan_systems(
+    frame: Frame, difference: float, power: float, dimensions: Sequence[str] = ()
+) -> tuple[SystemPlan, ...]:
+    """Plan ratings of systems that answer the same contexts, from a pilot in which people rated some of them.
+
+    Args:
+        frame: Ratings of the pilot; judges in it do not count.
+        difference: Between the means of two systems, rating points.
+        power: Of a two-sided paired t test at 5 % over contexts.
+        dimensions: Dimensions that count; empty = all.
+
+    Raises:
+        UserError: If the difference is not above 0, the pilot names no systems, or no two of them share enough contexts
+            on a dimension.
+    """
+    if not difference > 0:
+        raise UserError(f"--systems {difference:g}: expected rating points above 0")
+    if not frame.has_systems:
+        expected = "system_id in a pair dataset, or in a table a column 'system' (--column system=NAME)"
+        raise UserError(f"{frame.source}: names no systems; expected {expected}")
+    people = frame.rows.loc[~frame.rows["is_judge"] & frame.rows["score"].notna()]
+    plans = []
+    for name, rows in people.groupby("dimension", sort=False):
+        if dimensions and name not in dimensions:
+            continue
+        by_item = rows.assign(ratings=ratings_behind(rows)).groupby(["group_id", "system_id", "pair_id"])
+        items = by_item.agg(mean=("score", "mean"), count=("ratings", "sum")).reset_index()
+        cells = items.groupby(["group_id", "system_id"])
+        means = cells["mean"].mean().unstack()
+        squares = freedom = 0.0
+        for first, second in combinations(means.columns, 2):
+            apart = (means[first] - means[second]).dropna()
+            if len(apart) >= MIN_GROUPS:
+                squares += float(((apart - apart.mean()) ** 2).sum())
+                freedom += len(apart) - 1
+        if not freedom:
+            raise UserError(
+                f"{frame.source}: no two systems share {MIN_GROUPS} rated groups on {name}; "
+                "expected a pilot in which systems answer the same contexts"
+            )
+        spread = float(np.sqrt(squares / freedom))
+        per_context = float(cells["count"].sum().mean())
+        contexts = paired_contexts(spread, difference, power)
+        plans.append(
+            SystemPlan(
+                dimension=str(name),
+                n_systems=len(means.columns),
+                difference=difference,
+                spread=spread,
+                contexts=contexts,
+                ratings_per_context=per_context,
+                ratings_per_system=round(contexts * per_context),
+            )
+        )
+    return tuple(plans)

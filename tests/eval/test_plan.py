@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from empathy_judge.cli import main
+from empathy_judge.core.errors import UserError
 from empathy_judge.eval.frame import COLUMNS, Frame, read_frame
-from empathy_judge.eval.plan import assumed_pilot, make_plan, pilot_from
-from empathy_judge.eval.plan_systems import plan_systems
+from empathy_judge.eval.plan import assumed_pilot, make_plan, pilot_from, plan_systems
 from empathy_judge.eval.report.base import read_report
 from empathy_judge.eval.report.others import PlanReport
 from empathy_judge.eval.statistics.agreement import spearman
@@ -195,3 +196,38 @@ def test_the_quantiles_are_those_of_a_two_sided_test():
     plan = make_plan(assumed_pilot({"item": 1, "residual": 0}), items=[500], raters=[1], agreement=0.6, between=0.5)
     row, error = plan.rows[0], standard_error_of_difference(0.6, 0.55, 0.5, 500)
     assert row.power == pytest.approx(stats.norm.cdf(0.05 / error - 1.959964), abs=1e-6)
+
+
+# Differences of two systems are 0.5 and 1.5 by turns: a spread of 0.52 over 16 contexts
+ROWS = [
+    f"{system}{n},{who},warmth,{2 + n % 4 / 4 + lead * (0.5 + n % 2) + off},c{n},{system}"
+    for system, lead in (("v1", 0), ("v2", 1))
+    for n in range(16)
+    for who, off in (("ann", 0), ("bob", 0.25 * (n % 3)))
+]
+
+
+def pilot(folder: Path, rows: list[str], header: str = "item,annotator,dimension,score,group,system") -> Frame:
+    (folder / "pilot.csv").write_text("\n".join([header, *rows]) + "\n")
+    return read_frame(folder / "pilot.csv", {})
+
+
+def test_contexts_follow_from_the_spread_of_differences(tmp_path):
+    frame = pilot(tmp_path, ROWS)
+    (row,) = plan_systems(frame, 0.5, 0.8)
+    assert row.spread == pytest.approx(0.5 * (16 / 15) ** 0.5)
+    assert (row.n_systems, row.ratings_per_context) == (2, 2.0)
+    # d = 0.968: 10.45 pairs by `TTestPower` of statsmodels 0.15.0
+    assert (row.contexts, row.ratings_per_system) == (11, 22)
+    assert plan_systems(frame, 0.5, 0.8, ["clarity"]) == ()
+
+
+def test_a_pilot_that_cannot_say_is_refused(tmp_path):
+    with pytest.raises(UserError, match="--systems 0: expected rating points above 0"):
+        plan_systems(pilot(tmp_path, ROWS), 0, 0.8)
+    few = [row for row in ROWS if row.split(",")[4] in ("c0", "c1", "c2", "c3")]
+    with pytest.raises(UserError, match="no two systems share 5 rated groups on warmth"):
+        plan_systems(pilot(tmp_path, few), 0.5, 0.8)
+    without = [row.rpartition(",")[0] for row in ROWS]
+    with pytest.raises(UserError, match="names no systems; expected system_id"):
+        plan_systems(pilot(tmp_path, without, "item,annotator,dimension,score,group"), 0.5, 0.8)

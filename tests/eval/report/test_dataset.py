@@ -10,13 +10,9 @@ from empathy_judge.eval.report.dataset import OVER_BUDGET, Failure, Prompting
 
 def prompting(**changes: Any) -> Prompting:
     """0.08 dollars for 8 requests, and 6 questions that were not asked."""
-    fields = {
-        "pairs": 6, "scored": 4, "without_score": {}, "questions": 14, "requests": 8, "kept": 0, "failed": 6,
-        "failure_rate": 6 / 14, "failures": {OVER_BUDGET: Failure(count=6, rate=6 / 14)}, "cost": 0.08,
-        "cost_per_1000_pairs": 20.0, "cost_reason": None, "versions": {}, "version_changed": False, "check_requests": 0,
-        "check_cost": None, "check_failures": {}, "reserve": 0.0,
-    }  # fmt: skip
-    return Prompting(**{**fields, **changes})
+    failures = {OVER_BUDGET: Failure(count=6, rate=0.4)}
+    known = {"requests": 8, "failures": failures, "cost": 0.08, "check_failures": {}, "reserve": 0.0}
+    return Prompting.model_construct(**{**known, **changes})
 
 
 def test_the_cost_of_questions_that_were_not_asked_is_not_rounded_down():
