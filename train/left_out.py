@@ -141,7 +141,7 @@ def can_decide(pairs: AllPairs, scores: Mapping[str, Prediction]) -> bool:
 def is_ahead(pairs: AllPairs, adapted: Mapping[str, Prediction], probe: Mapping[str, Prediction], seed: int) -> bool:
     """Whether adapters agree better with people than the probe; prints the reason in one line.
 
-    They do if the 90 % interval of their gain, from a bootstrap over groups or speakers, does not reach below 0.
+    They do if the 90 % interval of their gain over groups or speakers does not reach below 0.
     """
     # Pairs that both have scored: a clip that one of them could not read would count for the other alone
     (before, now), human, groups = _compared(pairs, probe, adapted)
@@ -151,7 +151,7 @@ def is_ahead(pairs: AllPairs, adapted: Mapping[str, Prediction], probe: Mapping[
     leads = draws.apply(
         lambda items: _mean_spearman(now[items], human[items]) - _mean_spearman(before[items], human[items])
     )
-    low, high = lead_interval(draws, leads)
+    low, high = lead_interval(draws, leads, means[1] - means[0])
     ahead = low is not None and low >= 0
     if low is not None:
         interval = f"90 % interval {low:.3f} to {high:.3f}; it must not begin below 0"

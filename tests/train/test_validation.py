@@ -7,9 +7,10 @@ import pytest
 import torch
 from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.data_modules.training_items import RatedPairs
+from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.models.heads import Prediction
-from empathy_judge.train.validation import Validation
-from scipy.stats import spearmanr
+from empathy_judge.train.validation import Validation, lead_interval
+from scipy.stats import spearmanr, t
 
 
 @pytest.fixture
@@ -37,12 +38,22 @@ def test_what_training_added_has_an_interval_over_groups(validation):
     found = validation.added(np.arange(9) // 1.5)
     before = spearmanr(start[:8, 0], np.arange(8)).statistic
     assert (found["empathy"]["probe"], found["empathy"]["added"]) == pytest.approx((before, 1 - before))
-    assert 0 < found["empathy"]["low"] < 1 - before < found["empathy"]["high"]
+    assert found["empathy"]["low"] < 1 - before < found["empathy"]["high"]
     assert [found["warmth"][name] for name in ("added", "low", "high")] == [0, 0, 0]
     few = validation.added(np.arange(9) // 3)
     assert few["empathy"] == {**found["empathy"], "low": None, "high": None}
     validation.targets[:, 0] = np.nan
     assert set(validation.added(np.arange(9))["empathy"].values()) == {None}
+
+
+def test_the_interval_of_a_lead_is_wider_where_groups_are_few():
+    leads = np.append(np.random.default_rng(0).normal(0.02, 0.01, 400), np.nan)
+    for groups in (5, 10, 100):
+        low, high = lead_interval(Resamples.sample(np.arange(groups), 2, 0), leads, 0.03)
+        half = t.ppf(0.95, groups - 1) * leads[:-1].std(ddof=1) * (groups / (groups - 1)) ** 0.5
+        assert (low, high) == pytest.approx((0.03 - half, 0.03 + half), rel=1e-9)
+    assert lead_interval(Resamples.sample(np.arange(4), 2, 0), leads, 0.03) == (None, None)
+    assert lead_interval(Resamples.sample(np.arange(5), 2, 0), leads[-2:], 0.03) == (None, None)
 
 
 def test_items_take_the_validation_that_other_groups_choose(validation):
