@@ -18,28 +18,31 @@ from transformers import AutoProcessor, Qwen2AudioForConditionalGeneration, Qwen
 
 from ..conftest import real_data
 
+WHISPER_BASE = "deb2475f999cb8eed7aeeb6df04a0e22ce7916374d6d6ce04f324848f035f0b4"
+"""SHA-256 of the encoder that `benchmarks/real_ear.py` writes of the packages it names."""
 MEASURED = json.loads((NANO_FOLDER / "measured.json").read_text(encoding="utf-8"))
 
 
 def test_is_small_and_safe():
     weights = NANO_FOLDER / "model.safetensors"
-    assert weights.stat().st_size <= 12_500_000
+    assert weights.stat().st_size <= 6_200_000
     assert not [file.name for file in NANO_FOLDER.iterdir() if file.suffix in (".bin", ".pt", ".pkl", ".ckpt")]
     with safe_open(weights, framework="pt") as file:
-        assert all(file.get_tensor(key).dtype == torch.float32 for key in file.keys())  # noqa: SIM118
+        assert {file.get_slice(key).get_dtype() for key in file.keys()} == {"F16"}  # noqa: SIM118
 
 
 def test_loads_as_the_true_classes():
     model, report = Qwen2AudioForConditionalGeneration.from_pretrained(NANO_FOLDER, output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
+    assert model.dtype == torch.float32  # of its configuration, whatever its file holds
     assert model.config.model_type == "qwen2_audio"
     assert isinstance(AutoProcessor.from_pretrained(NANO_FOLDER), Qwen2AudioProcessor)
     assert load_backbone(Checkpoint("nano")).hidden_size == model.config.text_config.hidden_size
 
 
 def test_is_what_the_command_makes_by_default(monkeypatch):
-    """Weights, architecture and settings are those that `measured.json` and the program have."""
+    """Weights, architecture, teacher and settings are those that `measured.json`, `make nano` and the program have."""
     assert MEASURED["sha256"]["weights"] == file_hash(NANO_FOLDER / "model.safetensors")
     model = Qwen2AudioForConditionalGeneration.from_pretrained(NANO_FOLDER)
     assert MEASURED["sha256"]["architecture"] == pretrain.architecture_digest(model)
@@ -51,6 +54,10 @@ def test_is_what_the_command_makes_by_default(monkeypatch):
     pretrain.main()
     recipe = [MEASURED[name] for name in ("synthetic_clips", "tower_epochs", "steps", "seed")]
     assert list(called[0][3:]) == [*recipe, None]
+    command = (NANO_FOLDER.parents[1] / "Makefile").read_text(encoding="utf-8").partition("\nnano:")[2]
+    assert "--ears base --sets\n" in command
+    assert "--teacher build/ear/base/hub\n" in command
+    assert MEASURED["sha256"]["teacher"] == WHISPER_BASE
 
 
 def test_was_made_from_these_recordings():

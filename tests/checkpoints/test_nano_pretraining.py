@@ -35,6 +35,7 @@ from empathy_judge.core.files import file_hash
 from empathy_judge.models.backbones import load_backbone
 from empathy_judge.models.backbones.base import Checkpoint
 from empathy_judge.models.backbones.qwen2_audio import Qwen2Audio
+from safetensors.torch import load_file
 from torch.nn.functional import gelu
 from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
@@ -347,7 +348,14 @@ def test_script_runs_from_nothing(tmp_path):
         tmp_path / "out", tmp_path / "work", [], clips=64, tower_epochs=1, steps=3, seed=1, measured_pairs=12,
         teacher=tmp_path / "teacher",
     )  # fmt: skip
-    assert load_backbone(Checkpoint(str(tmp_path / "out"))).sampling_rate == 16_000
+    backbone = load_backbone(Checkpoint(str(tmp_path / "out")))
+    assert backbone.sampling_rate == 16_000
+    for name, stored in load_file(tmp_path / "out" / "model.safetensors").items():
+        assert stored.dtype == torch.float16
+        if not name.startswith("language_model."):
+            weight = backbone.network.get_parameter(name)
+            assert weight.dtype == torch.float32
+            assert torch.equal(weight, stored.float())
     measured = json.loads((tmp_path / "out" / "measured.json").read_text())
     assert measured["clips"] == {"train": 64, "unseen_voices": 40}
     weights = (tmp_path / "out" / "model.safetensors").read_bytes()

@@ -111,7 +111,7 @@ def pretrain(
     with clock.of("language model"):
         listener = Listener(backbone, corpora["train"])
         train_language_model(backbone, model, processor, listener, steps, seed, work / "language_model.pt")
-    model.save_pretrained(out)
+    save_in_half(model, out)
     processor.save_pretrained(out)
     measured = {
         name: measure_answers(backbone, model, processor, Listener(backbone, store), measured_pairs, seed=seed)
@@ -134,6 +134,18 @@ def pretrain(
     readme = page.render(longest=SECONDS, measured=measured, sources=sources, **recipe)
     (out / "README.md").write_text(readme, encoding="utf-8")
     (out / "measured.json").write_text(json.dumps({**recipe, "accuracy": measured}, indent=1) + "\n", encoding="utf-8")
+
+
+def save_in_half(model: PreTrainedModel, out: Path) -> None:
+    """Round the weights to float16, in place, and write them as such into `out`.
+
+    Its configuration says float32, in which the official class computes then, too: half of the bytes, one value
+    everywhere.
+    """
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(weight.half())
+    model.save_pretrained(out, state_dict={name: weight.half() for name, weight in model.state_dict().items()})
 
 
 def architecture_digest(model: PreTrainedModel) -> str:
