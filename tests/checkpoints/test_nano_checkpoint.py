@@ -88,7 +88,8 @@ def test_hears_delivery_of_voices_it_never_heard():
     assert len(rows) == 20
     gains = {name: row["accuracy"] - row["majority"] for name, row in rows.items()}
     # Below what the README states for 400 pairs, by more than the noise of 80; both clips of a pair together
-    least = {"pitch": 0.3, "level": 0.12, "quality": 0.4, "sex": 0.3, "recording": 0.3, "rate": 0.2}
+    least = {"pitch": 0.45, "level": 0.4, "quality": 0.4, "sex": 0.3, "recording": 0.3, "rate": 0.35}
     for name, gain in least.items():
         assert (gains[f"{name} of context"] + gains[f"{name} of response"]) / 2 >= gain, (name, gains)
-    assert gains["more pitch"] >= 0.3
+    for name, gain in {"more pitch": 0.15, "more level": 0.25, "more rate": 0.15}.items():
+        assert gains[name] >= gain, (name, gains)
