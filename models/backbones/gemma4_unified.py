@@ -20,7 +20,7 @@ from transformers import Gemma4UnifiedForConditionalGeneration
 
 from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel
 from .base import BackbonePart, Checkpoint
-from .gemma import IGNORED_KEYS, LONGEST, Gemma4, without_vision
+from .gemma import IGNORED_KEYS, LONGEST, without_vision
 from .inputs import Clips
 from .layers import LayerStatistics, without_padding
 from .loading import SpeechProcessor
@@ -33,7 +33,6 @@ class Gemma4Unified(AudioLanguageModel):
     ignored_keys = IGNORED_KEYS
     processor_of = SpeechProcessor
     float32_parts = ("model.embed_audio",)
-    audio_span = Gemma4.audio_span
     parts = {
         "language_model": LANGUAGE_MODEL,
         "projector": BackbonePart("embed_audio", ("embedding_projection",)),
@@ -48,6 +47,10 @@ class Gemma4Unified(AudioLanguageModel):
         super().__init__(network, processor, checkpoint)
         self.max_seconds = LONGEST / self.sampling_rate
         self.audio_size: int = self.extractor.audio_samples_per_token
+
+    @property
+    def audio_span(self) -> str:
+        return f"{self.tokenizer.boa_token}{self.audio_token}{self.tokenizer.eoa_token}"
 
     def audio_tokens(self, samples: int) -> int:
         return -(-samples // self.audio_size)
