@@ -93,7 +93,7 @@ def test_what_the_folder_holds(judge_folder):
             load_file(path)  # fails for anything else
         else:
             path.read_text(encoding="utf-8")
-    assert (judge_folder / ADAPTER).stat().st_size < 500_000  # the frozen 3 M weights (12 MB) are not in it
+    assert (judge_folder / ADAPTER).stat().st_size < 500_000  # the frozen 3 M weights (6 MB) are not in it
     assert (judge_folder.stat().st_mode & 0o777) == 0o755
     description = json.loads((judge_folder / JUDGE).read_text())
     assert description["schema_version"] == 3
