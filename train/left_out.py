@@ -156,7 +156,7 @@ def is_ahead(pairs: AllPairs, adapted: Mapping[str, Prediction], probe: Mapping[
     if low is not None:
         interval = f"90 % interval {low:.3f} to {high:.3f}; it must not begin below 0"
     else:
-        interval = "no 90 % interval: it is undefined in every draw"
+        interval = f"no 90 % interval: it needs {MIN_GROUPS} groups, or speakers, and draws in which it is defined"
     say(
         f"auto: {LORA if ahead else PROBE}: mean Spearman of {LORA} {means[1]:.3f}, of the probe {means[0]:.3f} on "
         f"{len(human)} pairs that neither was trained on, nor chose the epoch of {LORA} by; {LORA} leads by "
