@@ -7,6 +7,7 @@ import pytest
 import torch
 from empathy_judge.data_modules.schema import Dimension, PairDataset
 from empathy_judge.data_modules.training_items import RatedPairs
+from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.eval.statistics.bootstrap import Resamples
 from empathy_judge.models.heads import Prediction
 from empathy_judge.train.validation import Validation, lead_interval
@@ -39,6 +40,7 @@ def test_what_training_added_has_an_interval_over_groups(validation):
     before = spearmanr(start[:8, 0], np.arange(8)).statistic
     assert (found["empathy"]["probe"], found["empathy"]["added"]) == pytest.approx((before, 1 - before))
     assert found["empathy"]["low"] < 1 - before < found["empathy"]["high"]
+    assert found["empathy"]["low"] + found["empathy"]["high"] == pytest.approx(2 * (1 - before))
     assert [found["warmth"][name] for name in ("added", "low", "high")] == [0, 0, 0]
     few = validation.added(np.arange(9) // 3)
     assert few["empathy"] == {**found["empathy"], "low": None, "high": None}
@@ -54,6 +56,22 @@ def test_the_interval_of_a_lead_is_wider_where_groups_are_few():
         assert (low, high) == pytest.approx((0.03 - half, 0.03 + half), rel=1e-9)
     assert lead_interval(Resamples.sample(np.arange(4), 2, 0), leads, 0.03) == (None, None)
     assert lead_interval(Resamples.sample(np.arange(5), 2, 0), leads[-2:], 0.03) == (None, None)
+
+
+@pytest.mark.long
+def test_of_leads_that_are_none_one_in_twenty_begins_above_0():
+    """Two judges that hear five groups equally well, each with errors of its own in each group."""
+    draw = np.random.default_rng(0)
+    groups, above = np.repeat(np.arange(5), 20), np.zeros((600, 2))
+    for row in range(len(above)):
+        human = draw.normal(size=100) + 0.5 * draw.normal(size=5).repeat(20)
+        one, other = (human + 0.3 * draw.normal(size=5).repeat(20) + 0.7 * draw.normal(size=100) for _ in range(2))
+        draws = Resamples.sample(groups, 400, row)
+        leads = draws.compute(spearman, one, human) - draws.compute(spearman, other, human)
+        low, _ = lead_interval(draws, leads, spearman(one, human) - spearman(other, human))
+        above[row] = low >= 0, np.quantile(leads, 0.05) >= 0
+    now, quantiles = above.mean(0)  # standard error 0.009
+    assert now < 0.055 < 0.07 < quantiles
 
 
 def test_items_take_the_validation_that_other_groups_choose(validation):

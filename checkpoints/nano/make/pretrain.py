@@ -139,8 +139,8 @@ def pretrain(
 def save_in_half(model: PreTrainedModel, out: Path) -> None:
     """Round the weights to float16, in place, and write them as such into `out`.
 
-    Its configuration says float32, in which the official class computes then, too: half of the bytes, one value
-    everywhere.
+    What is measured afterwards is thus what is stored. The configuration says float32, so that the official class
+    computes in it.
     """
     with torch.no_grad():
         for weight in model.parameters():
