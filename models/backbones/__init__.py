@@ -90,6 +90,12 @@ def read_config(name: str, revision: str | None) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{expected_backbone(name)}: {reason}") from None
+    # transformers makes nothing of no file; that of another program, such as CTranslate2, names no family
+    if "model_type" not in config:
+        raise UserError(
+            f"backbone {name!r}: no config.json, or one without model_type; expected a folder in the hub's layout, "
+            "with the files that were published with the weights"
+        )
     return config
 
 

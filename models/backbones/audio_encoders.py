@@ -28,7 +28,7 @@ from ...data_modules.schema import Pair
 from .base import Backbone, BackbonePart, Checkpoint, Layout, Question
 from .inputs import Clips, Inputs
 from .layers import LayerStatistics, over_time, padding_mask, without_padding
-from .loading import load_feature_extractor
+from .loading import check_extractor, load_feature_extractor
 
 PADDING, USER, OTHER, RESPONSE = range(4)
 """What a token belongs to: nothing, a context turn of the user, a context turn of anybody else, the response."""
@@ -65,6 +65,7 @@ class PairEncoder(Backbone):
     untrained_states = True
     max_seconds = MAX_SECONDS
     padding_id = PADDING
+    extractor_class: ClassVar[str]  # name of the official feature extractor
     linears: ClassVar[tuple[str, ...]]
     """Names of the encoder's linear layers."""
     layers_path = "encoder.encoder.layers"
@@ -96,8 +97,9 @@ class PairEncoder(Backbone):
         return config
 
     def __init__(self, network: Any, processor: Any, checkpoint: Checkpoint) -> None:
-        """Combine an encoder and new fusion weights."""
+        """Combine an encoder and new fusion weights; raises as `check_extractor`."""
         self.name = checkpoint.name
+        check_extractor(self.name, processor, self.extractor_class)
         self.extractor, self.sampling_rate = processor, processor.sampling_rate
         self.network = nn.ModuleDict({"encoder": network})
         # One more than there are layers: the input of the first one is a state, too
@@ -193,6 +195,7 @@ class WaveEncoder(PairEncoder):
     would change every frame: they run clip by clip. The transformer runs on the batch, with its padding masked.
     """
 
+    extractor_class = "Wav2Vec2FeatureExtractor"
     linears = ("q_proj", "k_proj", "v_proj", "out_proj", "intermediate_dense", "output_dense")
     float32_parts = (_CONVOLUTIONS,)
 
@@ -333,6 +336,7 @@ class Wav2Vec2Bert(PairEncoder):
     """
 
     model_class = Wav2Vec2BertModel
+    extractor_class = "SeamlessM4TFeatureExtractor"
     linears = ("linear_q", "linear_k", "linear_v", "linear_out", "intermediate_dense", "output_dense")
     _WINDOW, _HOP = 400, 160  # samples of a frame and between two, which `SeamlessM4TFeatureExtractor` fixes
 
@@ -362,6 +366,7 @@ class Whisper(PairEncoder):
     """
 
     fixed_window = True
+    extractor_class = "WhisperFeatureExtractor"
     linears = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
     layers_path = "encoder.layers"
     final_norm = "encoder.layer_norm"
@@ -371,6 +376,10 @@ class Whisper(PairEncoder):
 
     def __init__(self, network: Any, processor: Any, checkpoint: Checkpoint) -> None:
         super().__init__(network, processor, checkpoint)
+        config = network.config
+        window = 2 * config.max_source_positions * processor.hop_length / processor.sampling_rate
+        values = {"feature_size": config.num_mel_bins, "chunk_length": window}
+        check_extractor(self.name, processor, self.extractor_class, values)
         self.max_seconds = float(processor.chunk_length)
         self._silence = checkpoint.window_seconds
 

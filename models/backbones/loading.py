@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -264,8 +264,36 @@ def load_feature_extractor(checkpoint: Checkpoint) -> Any:
     return _load(AutoFeatureExtractor, "feature extractor", checkpoint)
 
 
+def check_extractor(name: str, extractor: Any, class_name: str, values: Mapping[str, float] | None = None) -> None:
+    """Refuse a feature extractor of another model: some folders are put together by hand.
+
+    Args:
+        name: Of the backbone.
+        extractor: The feature extractor beside its weights.
+        class_name: Class of the official one.
+        values: What it must say, by config.json.
+
+    Raises:
+        UserError: If it is another.
+    """
+    found: dict[str, Any] = {"feature_extractor_type": type(extractor).__name__}
+    wanted: dict[str, Any] = {"feature_extractor_type": class_name, **(values or {})}
+    for key, value in wanted.items():
+        own = found[key] if key in found else getattr(extractor, key, None)
+        if own != value:
+            raise UserError(
+                f"backbone {name!r}: preprocessor_config.json: {key} {own}; expected {value}, which its weights take: "
+                "the file that was published with them"
+            )
+
+
 def _load(loader: Any, what: str, checkpoint: Checkpoint, **options: Any) -> Any:
     with _in_one_line(checkpoint, f"no {what}: "), quiet_transformers():
+        if what == "feature extractor" and os.path.isdir(checkpoint.name):
+            # transformers would ask whether the folder is in the way of a name on the hub
+            files = "preprocessor_config.json", "processor_config.json"
+            if not any(os.path.isfile(os.path.join(checkpoint.name, file)) for file in files):
+                raise OSError(f"there is no {files[0]}; expected the file that was published with the weights")
         return loader.from_pretrained(checkpoint.name, revision=checkpoint.revision, trust_remote_code=False, **options)
 
 

@@ -35,6 +35,7 @@ from .audio_language_model import LANGUAGE_MODEL, AudioLanguageModel, Message, a
 from .base import BackbonePart, Checkpoint
 from .inputs import Clips
 from .layers import LayerStatistics, padding_mask, record_layers, without_padding
+from .loading import check_extractor
 
 WHISPER_TOWER = BackbonePart(
     "audio_tower", ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), layers="audio_tower.layers"
@@ -57,6 +58,8 @@ class WhisperTowerModel(AudioLanguageModel):
 
     def __init__(self, network: nn.Module, processor: Any, checkpoint: Checkpoint) -> None:
         super().__init__(network, processor, checkpoint)
+        bins = {"feature_size": self.tower.conv1.in_channels}
+        check_extractor(self.name, self.extractor, "WhisperFeatureExtractor", bins)
         window = self.extractor.chunk_length
         # the official processor of Audio Flamingo 3 cuts away what is behind its last window; others have one
         self.max_seconds = float(window * int(getattr(processor, "max_audio_len", window) // window))

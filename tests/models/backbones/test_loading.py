@@ -197,6 +197,8 @@ def test_unknown_backbones_are_refused(backbone_folder, with_config):
     refused(Path("no/such-model"), r"backbone 'no/such-model': expected 'nano', a hub id or a folder")
     foreign = with_config(backbone_folder, {"model_type": "qwen2"})
     refused(foreign, r"no class for family 'qwen2'; expected .*qwen2_audio")
+    (foreign / "config.json").unlink()
+    refused(foreign, "no config.json, or one without model_type; expected a folder in the hub's layout")
 
 
 def test_code_of_a_repository_is_never_run(backbone_folder, with_config, tmp_path):

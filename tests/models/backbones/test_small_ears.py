@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ from transformers import AutoFeatureExtractor
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from ...conftest import failed
-from .conftest import RATE, SCALES, judge_of
+from .conftest import RATE, SCALES, judge_of, refused
 
 READ = {
     "judge__head_input__audio": "all_layers", "judge__lora__parts": "[audio_tower]", "cache__what": "auto",
@@ -156,6 +157,28 @@ def _cut(folder: Path, out: Path, seconds: int) -> Path:
         ):
             (out / name).write_text(json.dumps({**json.loads((folder / name).read_text()), **values}))
     return out
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"feature_size": 128}, "preprocessor_config.json: feature_size 128; expected 80, which its weights take"),
+        ({"chunk_length": 9}, "preprocessor_config.json: chunk_length 9; expected 5.0, which its weights take"),
+        (
+            {"feature_extractor_type": "Wav2Vec2FeatureExtractor"},
+            "preprocessor_config.json: feature_extractor_type Wav2Vec2FeatureExtractor; expected Whisper",
+        ),
+        (None, "no feature extractor: there is no preprocessor_config.json; expected the file that was published"),
+    ],
+)
+def test_a_feature_extractor_of_other_weights_is_refused(values, message, whisper, tmp_path):
+    folder = shutil.copytree(whisper.folder, tmp_path / "other")
+    file = folder / "preprocessor_config.json"
+    if values is None:
+        file.unlink()
+    else:
+        file.write_text(json.dumps(json.loads(file.read_text()) | values))
+    refused(folder, f"^backbone '{folder}': {message}")
 
 
 def test_the_window_is_the_same_in_training_and_scoring(whisper, train_arguments, dataset_folder, tmp_path):
