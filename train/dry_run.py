@@ -21,6 +21,7 @@ from ..data_modules.datamodule import PairDataModule
 from ..data_modules.sampling import ByTokens
 from ..models.judge import EmpathyJudge
 from ..models.lora import check_trainable, parameter_table
+from ..models.probe import without_adapters
 from ..models.shapes import without_hub
 from ..models.work import GIB, RATE, TRAINING, of_the_rate
 from .memory import StepMemory, step_memory
@@ -64,7 +65,9 @@ def dry_run(recipe: Recipe, named: Collection[str] = ()) -> None:
         UserError: As training would: for a run folder that is taken, unusable data, clips that are too long, or
             other trained parameters than the recipe expects.
     """
-    recipe = replace(recipe, judge=without_hub(recipe.judge))
+    judge = without_hub(recipe.judge)
+    # a probe has no adapters, see `train_probe`
+    recipe = replace(recipe, judge=without_adapters(judge) if recipe.method == "probe" else judge)
     plan = None
     if recipe.clip_seconds is None:
         if recipe.run:

@@ -51,6 +51,18 @@ def test_a_dry_run_with_a_length_of_clips_reads_no_data(tmp_path, capsys, monkey
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_of_a_probe_counts_no_adapters(capsys, monkeypatch):
+    """They are left out when it is trained."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    words = ["train", "--config", "whisper_base", "--dry-run", "--clip-seconds", "2", "--json"]
+    frozen, adapted = (
+        json.loads(output_of(capsys, *words, "--method", "probe", "--judge.lora.parts", parts))
+        for parts in ("[]", "[audio_tower]")
+    )
+    assert adapted["parts"] == frozen["parts"]
+    assert adapted["parts"]["audio_tower"]["trainable"] == 0
+
+
 def test_with_fsdp2_each_gpu_of_a_machine_holds_its_share(make_judge):
     judge = make_judge()
     whole = step_memory(judge.settings, batch=1, seconds=1.0, mixed_precision=False, gradient_checkpointing=False)
