@@ -1,16 +1,20 @@
 """From a table of clips and ratings to a judge, a report and a learning curve, on a CPU and in minutes.
 
-    python examples/real_speech.py emodb/metadata.csv --clip clip --speaker speaker --out real \
-        --rating valence_label=-1:1:0.5 --rating arousal_label=-1:1:1
+    python examples/real_speech.py speechocean/metadata.csv --clip clip --speaker speaker --rating prosodic=0:10:1 \
+        --raters _r* --out real
 
-The table has one row for each clip and one column for each dimension that was rated. Speakers are kept apart: the judge
-is measured on voices that it has never heard. The judge is a probe (`method: probe`), a regression on what the frozen
-backbone hears; `--method auto` also tries adapters. The learning curve says whether more ratings are worth their price.
+The table has one row for each clip, and for each dimension one column, or with `--raters` one for each rater: then the
+report has a noise ceiling, and one rater beside the judge. Speakers are kept apart: the judge is measured on voices
+that it has never heard. The judge is a probe (`method: probe`), a regression on what the frozen encoder hears: Whisper
+base, or `--recipe small` for nano, which needs no hub. `--method auto` also tries adapters. The learning curve says
+whether more ratings are worth their price.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
+import itertools
 import sys
 from pathlib import Path
 
@@ -31,12 +35,15 @@ DRAWS = 5
 """Random training sets of each size."""
 
 
-def load(table: Path, clip: str, speaker: str, ratings: list[str], out: Path) -> PairDataset:
+def load(table: Path, clip: str, speaker: str, ratings: list[str], raters: str, out: Path) -> PairDataset:
     """The table as a pair dataset of responses without a context, split by speaker."""
     check_file(table)
     rows = pd.read_csv(table)
-    names = [scale.partition("=")[0] for scale in ratings]
-    for column in (clip, speaker, *names):
+    columns = {
+        name: fnmatch.filter(rows, name + raters) or [name + raters]
+        for name in (scale.partition("=")[0] for scale in ratings)
+    }
+    for column in (clip, speaker, *itertools.chain(*columns.values())):
         if column not in rows:
             raise DataError(f"{table}: no column {column!r}; it has {', '.join(rows)}")
     ids = [f"clip{number:05}" for number in range(len(rows))]
@@ -48,14 +55,21 @@ def load(table: Path, clip: str, speaker: str, ratings: list[str], out: Path) ->
             "group_id": rows[speaker].astype(str),
         }
     )
-    scores = rows[names].assign(pair_id=ids).melt("pair_id", var_name="dimension", value_name="score").dropna()
-    dataset_from_frames(pairs, scores.assign(rater_id="table"), dimensions=ratings, folder=out / "data")
+    scores = pd.concat(
+        pd.DataFrame({"pair_id": ids, "dimension": name, "rater_id": column.removeprefix(name) or "table"}).assign(
+            score=rows[column]
+        )
+        for name, found in columns.items()
+        for column in found
+    )
+    dataset_from_frames(pairs, scores.dropna(), dimensions=ratings, folder=out / "data")
     split_dataset(out / "data", by=["response_speaker"])
     return PairDataset.load(out / "data")
 
 
-def learning_curve(dataset: PairDataset, cache: Path) -> pd.DataFrame:
-    """Agreement of probes by number of training pairs: ``pairs, draw, dimension, spearman`` on the test split."""
+def learning_curve(dataset: PairDataset, run: Path, cache: Path) -> pd.DataFrame:
+    """Agreement by number of training pairs: ``pairs, draw, dimension, spearman`` on the test split, of probes that
+    read what the judge of a run reads."""
     training, test = dataset.subset(["train", "validation"]), dataset.subset("test")
     human, ids = test.mean_scores(), np.array([pair.pair_id for pair in training.pairs])
     rows = []
@@ -63,7 +77,7 @@ def learning_curve(dataset: PairDataset, cache: Path) -> pd.DataFrame:
         for draw in range(DRAWS if size < len(ids) else 1):
             chosen = np.random.default_rng(draw).permutation(ids)[:size]
             some = training.only(set(chosen.tolist()))
-            judge = open_probe("probe:nano", some, draw, Loading(device="cpu", cache=cache))
+            judge = open_probe(f"probe:{run}", some, draw, Loading(device="cpu", cache=cache))
             scores = judge.score(test.pairs).pivot(index="pair_id", columns="dimension", values="score")
             for name in scores.columns:
                 agreement = spearman(scores.loc[human.index, name].to_numpy(float), human[name].to_numpy(float))
@@ -100,19 +114,26 @@ def main() -> None:
     parser.add_argument(
         "--rating", required=True, action="append", metavar="COLUMN=LOW:HIGH:STEP", help="and its scale"
     )
+    parser.add_argument(
+        "--raters", default="", metavar="PATTERN", help="what follows COLUMN in the names of the columns of raters: _r*"
+    )
+    parser.add_argument("--recipe", default="whisper_base", help="small needs no hub")
+    parser.add_argument("--backbone", help="another encoder of the recipe's family: a hub id, or a folder")
     parser.add_argument("--method", default="probe", choices=("probe", "auto"))
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     options = parser.parse_args()
     out, cache = options.out, options.out / "cache"
 
-    dataset = load(options.table, options.clip, options.speaker, options.rating, out)
-    recipe = {"config": "small", "method": options.method, "refit": True, "cache": {"folder": str(cache)}}
+    dataset = load(options.table, options.clip, options.speaker, options.rating, options.raters, out)
+    recipe = {"config": options.recipe, "method": options.method, "refit": True, "cache": {"folder": str(cache)}}
+    if options.backbone is not None:
+        recipe["judge"] = {"backbone": options.backbone}
     train(recipe, dataset, run=out / "run")
     comparison = compare([out / "run", "probe:nano", "acoustic", "constant"], dataset, cache=cache)
     comparison.save(out / "report")
     print(comparison)
 
-    curve = learning_curve(dataset, cache)
+    curve = learning_curve(dataset, out / "run", cache)
     curve.to_csv(out / "learning_curve.csv", index=False)
     speakers = {pair.response_speaker for pair in dataset.subset("test").pairs}
     picture(curve, len(speakers), out / "learning_curve.png")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from empathy_judge.cli import main
+from empathy_judge.core.errors import DataError
 from empathy_judge.data_modules.schema import PairDataset
 
 from ..conftest import loaded, output_of
@@ -65,6 +66,23 @@ def test_the_example_says_what_is_wrong_in_a_line(table, clip, message, tmp_path
         runpy.run_path(str(EXAMPLE), run_name="__main__")
 
 
+def test_the_example_reads_a_column_for_each_rater(tmp_path):
+    clips = [str(Path(str(REAL)) / "mushra_codec/audio" / f"stim_{n:02}_ref.flac") for n in (1, 3, 5, 7)]
+    table = {
+        "clip": clips,
+        "who": list("abcd"),
+        "v_r1": [1, 2, 3, 4],
+        "v_r2": [2, None, 4, 5],
+        "v_mean": [1.5, 2, 3.5, 4.5],
+    }
+    pd.DataFrame(table).to_csv(tmp_path / "t.csv", index=False)
+    load = loaded(EXAMPLE).load
+    ratings = load(tmp_path / "t.csv", "clip", "who", ["v=1:5:1"], "_r*", tmp_path / "out").ratings
+    assert ratings.groupby("rater_id")["score"].apply(list).to_dict() == {"_r1": [1, 2, 3, 4], "_r2": [2, 4, 5]}
+    with pytest.raises(DataError, match=r"t.csv: no column 'v_q\*'; it has clip, who, v_r1, v_r2, v_mean"):
+        load(tmp_path / "t.csv", "clip", "who", ["v=1:5:1"], "_q*", tmp_path / "other")
+
+
 @pytest.mark.long
 def test_the_example_goes_from_a_table_to_a_learning_curve(tmp_path, monkeypatch, capsys):
     """Nine clips of each of ten actors; the actors of the test split are heard there alone."""
@@ -75,6 +93,7 @@ def test_the_example_goes_from_a_table_to_a_learning_curve(tmp_path, monkeypatch
     monkeypatch.setattr(example, "SIZES", (30,))
     monkeypatch.setattr(example, "DRAWS", 2)
     words = [str(tmp_path / "table.csv"), "--clip", "clip", "--speaker", "speaker", "--out", str(tmp_path / "out")]
+    words += ["--recipe", "small"]
     ratings = ["--rating", "valence_label=-1:1:0.5", "--rating", "arousal_label=-1:1:1"]
     monkeypatch.setattr(sys, "argv", ["real_speech.py", *words, *ratings])
     example.main()
