@@ -130,10 +130,12 @@ def can_decide(pairs: AllPairs, scores: Mapping[str, Prediction]) -> bool:
         {group for pair, group in zip(pairs.pairs, pairs.groups.tolist(), strict=True) if pair.pair_id in scores}
     )
     if count < MIN_GROUPS:
+        more = "expected more of these"
+        if len(set(pairs.groups.tolist())) >= MIN_GROUPS:
+            more += f" in the validation split, or --folds {MIN_GROUPS}, which compares on all pairs"
         say(
             f"auto: {PROBE}: no adapters are trained, since the pairs to compare them with the probe on come from "
-            f"{counted(count, 'group')} (or speakers), at least {MIN_GROUPS} needed; expected more of these in the "
-            f"validation split, or --folds {MIN_GROUPS}, which compares on all pairs"
+            f"{counted(count, 'group')} (or speakers), at least {MIN_GROUPS} needed; {more}"
         )
     return count >= MIN_GROUPS
 

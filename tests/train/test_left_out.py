@@ -7,7 +7,7 @@ import pytest
 import torch
 from empathy_judge.data_modules.schema import PairDataset
 from empathy_judge.models.heads import Prediction
-from empathy_judge.train.left_out import AllPairs, is_ahead
+from empathy_judge.train.left_out import AllPairs, can_decide, is_ahead
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,18 @@ def test_adapters_are_ahead_where_the_interval_of_their_lead_does_not_reach_belo
     assert is_ahead(pairs, right, other, 0) is ahead
     assert part in capsys.readouterr().err
     assert is_ahead(pairs, other, right, 0) is not shuffled
+
+
+@pytest.mark.parametrize(
+    ("groups", "advice"),
+    [
+        (7, "come from 3 groups (or speakers), at least 5 needed; expected more of these in the validation split, or"),
+        (4, "come from 3 groups (or speakers), at least 5 needed; expected more of these\n"),  # for folds, too few
+    ],
+)
+def test_folds_are_recommended_where_there_are_groups_for_them(groups, advice, dataset_folder, capsys):
+    dataset = PairDataset.load(dataset_folder)
+    pairs = AllPairs(dataset, np.arange(len(dataset.pairs)) % groups, dataset.pairs, {})
+    scored = {dataset.pairs[row].pair_id: Prediction(torch.zeros(2)) for row in range(3)}
+    assert not can_decide(pairs, scored)
+    assert advice in capsys.readouterr().err
