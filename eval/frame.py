@@ -184,22 +184,24 @@ class Frame:
         """The frame in which these annotators are judges, and the others people.
 
         Raises:
-            UserError: If one gave no score, nobody is left, or one scored none of the items that people rated: then the
-                ids of two files differ in spelling.
+            UserError: If one gave no score, nobody is left, or one scored none of the items or dimensions that people
+                rated: then two files spell them differently.
         """
         self.check(judges, "--judges")
         rows = self.rows.assign(is_judge=self.rows["rater_id"].isin(judges))
         if len(rows) and rows["is_judge"].to_numpy(bool).all():
             raise UserError(f"--judges names every annotator of {self.source}; expected at least one person is left")
         given = rows.loc[rows["score"].notna()]
-        rated = set(given.loc[~given["is_judge"], "pair_id"])
-        for judge in judges:
-            scored = given.loc[given["rater_id"] == judge, "pair_id"]
-            if rated and len(scored) and rated.isdisjoint(scored):
-                raise UserError(
-                    f"{self.source}: {judge} scores none of the items that people rate, but {shown(scored.iloc[0])} "
-                    f"and the like where they have {shown(min(rated))}; expected the same names of items"
-                )
+        for column, what in (("pair_id", "items"), ("dimension", "dimensions")):
+            rated = set(given.loc[~given["is_judge"], column])
+            for judge in judges:
+                scored = given.loc[given["rater_id"] == judge, column]
+                if rated and len(scored) and rated.isdisjoint(scored):
+                    raise UserError(
+                        f"{self.source}: {judge} scores none of the {what} that people rate, but "
+                        f"{shown(scored.iloc[0])} and the like where they have {shown(min(rated))}; expected the same "
+                        f"names of {what}"
+                    )
         return replace(self, rows=rows)
 
     def select(self, annotators: Sequence[str], excluded: Sequence[str]) -> Frame:

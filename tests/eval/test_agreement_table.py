@@ -294,3 +294,15 @@ def test_a_judge_of_items_that_nobody_rated_is_refused(tmp_path):
         UserError, match="gpt scores none of the items that people rate, but 'CLIP00' and the like where"
     ):
         measure_agreement(read_frame(path, {}), ["gpt"], resamples=20)
+
+
+def test_a_judge_of_a_dimension_that_nobody_rated_is_refused(tmp_path):
+    """Means of a panel without a name of their dimension, and scores with one."""
+    (tmp_path / "means.csv").write_text("item,mean,sd,n\na,1,0.5,4\nb,2,0.5,4\n")
+    (tmp_path / "s.csv").write_text("item,score,dimension\na,1,calm\nb,2,calm\n")
+    frame = read_frame([tmp_path / "means.csv", f"s={tmp_path / 's.csv'}"], {})
+    with pytest.raises(
+        UserError,
+        match=r"s\.csv: s scores none of the dimensions that people rate, but 'calm' and .* have 'score'; exp",
+    ):
+        measure_agreement(frame, ["s"], resamples=20)
