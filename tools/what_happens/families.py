@@ -13,6 +13,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -77,8 +78,6 @@ def of_hub_size(name: str, folder: Path, module: Any) -> None:
         type(processor)(extractor, processor.tokenizer, **sizes).save_pretrained(folder)
     elif name == "qwen2_5_omni":
         WhisperFeatureExtractor(feature_size=128, chunk_length=300, return_attention_mask=True).save_pretrained(folder)
-    elif name == "whisper":
-        WhisperFeatureExtractor(feature_size=80).save_pretrained(folder)
 
 
 def miniature(name: str, folder: Path, full_size: bool) -> tuple[Any, Any, Path]:
@@ -87,9 +86,9 @@ def miniature(name: str, folder: Path, full_size: bool) -> tuple[Any, Any, Path]
     if name == "qwen2_audio":
         folder = NANO_FOLDER
     else:
-        if full_size:
-            module.SECONDS, module.TOKENS = 30, 188  # of Voxtral's window, of a clip of Gemma 3n
-        with torch.random.fork_rng(devices=[]):
+        # of the window of Voxtral and of Whisper, of a clip of Gemma 3n
+        sizes = {"SECONDS": 30, "TOKENS": 188} if full_size else {}
+        with torch.random.fork_rng(devices=[]), patch.dict(vars(module), sizes):
             torch.manual_seed(0)
             module.build(folder)
         if full_size:

@@ -5,6 +5,7 @@ from transformers import AutoFeatureExtractor, WhisperConfig, WhisperFeatureExtr
 
 from ..tools import louder
 
+SECONDS = 5
 MAX_SECONDS = 5.0
 LORA_LAYERS = {"audio_tower": 2 * 6}
 
@@ -12,13 +13,13 @@ LORA_LAYERS = {"audio_tower": 2 * 6}
 def build(folder):
     config = WhisperConfig(
         d_model=32, encoder_layers=2, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
-        encoder_ffn_dim=48, decoder_ffn_dim=48, num_mel_bins=80, max_source_positions=250, vocab_size=64,
+        encoder_ffn_dim=48, decoder_ffn_dim=48, num_mel_bins=80, max_source_positions=50 * SECONDS, vocab_size=64,
         pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
     )  # fmt: skip
     model = WhisperForConditionalGeneration(config)
     louder(model, 3.0)
     model.save_pretrained(folder)
-    WhisperFeatureExtractor(feature_size=80, chunk_length=5).save_pretrained(folder)
+    WhisperFeatureExtractor(feature_size=80, chunk_length=SECONDS).save_pretrained(folder)
 
 
 def official(folder):
