@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ import lightning as L
 import numpy as np
 import real_ear
 import small_data
+import torch
 from empathy_judge import PairDataset
 from empathy_judge.core.errors import AudioError
 from empathy_judge.data_modules.schema import Pair
@@ -34,16 +37,104 @@ from empathy_judge.eval.statistics.agreement import spearman
 from empathy_judge.eval.statistics.bootstrap import MIN_GROUPS, Resamples
 from empathy_judge.scoring.artifact import load_any
 from empathy_judge.scoring.predictor import Predictor, placed
+from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import MONITOR, JudgeModule
 from frozen import Study, activations_of
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from materials import load_set
 from sklearn.model_selection import GroupKFold
+from torch import Tensor, nn
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
 
 SETS = ("speechocean_prosody", "emodb")
 PATIENCE, SILENCE, RESAMPLES = 2, 1.0, 2_000
-VARIANTS = {"6 epochs": (3e-4, 1e-3, 6), "3 epochs": (3e-4, 1e-3, 3), "6 epochs, lower rates": (1e-4, 1e-4, 6)}
-"""Learning rates of adapters and of head, and most epochs, over which they fall."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How adapters are trained."""
+
+    epochs: int = 6  # at most; the rates fall over them
+    rate: float = 3e-4  # learning rate of adapters
+    head_rate: float = 1e-3
+    layer_decay: float = 1.0  # times the rate of a layer, that of the layer below
+    masked: bool = False  # SpecAugment
+    mixed: bool = False  # mixup
+
+
+VARIANTS = {
+    "6 epochs": Variant(),
+    "3 epochs": Variant(epochs=3),
+    "6 epochs, lower rates": Variant(rate=1e-4, head_rate=1e-4),
+    "6 epochs, layer-wise rates": Variant(layer_decay=0.5),
+    "6 epochs, SpecAugment": Variant(masked=True),
+    "6 epochs, mixup": Variant(mixed=True),
+}
+
+
+class Trial(Callback):
+    """Trains as a variant says where the product has no setting for it.
+
+    SpecAugment (Park et al., 2019): two bands of up to 15 % of the mel bins and two spans of up to 10 % of a clip are
+    its mean. Mixup (Zhang et al., 2018): of what the head reads and of ratings, share from Beta(0.2, 0.2).
+    """
+
+    def __init__(self, variant: Variant, seed: int) -> None:
+        self.variant, self._random = variant, np.random.default_rng(seed)
+        self._mixed: tuple[float, Tensor] | None = None
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Lightning asks for the optimizer later."""
+        assert isinstance(pl_module, JudgeModule)
+        if self.variant.layer_decay != 1:
+            usual = pl_module.configure_optimizers
+            pl_module.configure_optimizers = lambda: self._by_layer(usual(), pl_module)
+        if self.variant.mixed:
+            pl_module.judge.head.register_forward_pre_hook(self._mix)
+
+    def _by_layer(self, usual: Any, module: JudgeModule) -> OptimizerLRScheduler:
+        depth_of = {
+            weight: int(layer[1])
+            for name, weight in module.named_parameters()
+            if (layer := re.search(r"encoder[.]layers[.](\d+)[.]", name))
+        }
+        top, groups = max(depth_of.values()), []
+        for group in usual["optimizer"].param_groups:
+            rate = group.pop("initial_lr")  # the schedule has begun to rise to it
+            for weight in group["params"]:
+                below = top - depth_of.get(weight, top)
+                groups.append({**group, "params": [weight], "lr": rate * self.variant.layer_decay**below})
+        optimizer = AdamW(groups)
+        schedule = LambdaLR(optimizer, usual["lr_scheduler"]["scheduler"].lr_lambdas[0])
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        """Change the batch, which is made anew in each epoch."""
+        if self.variant.masked:
+            clips = batch.inputs.clips
+            assert clips is not None
+            for spectrogram, states in zip(clips.features, clips.lengths, strict=True):
+                heard = spectrogram[:, : 2 * states]  # two frames make a state
+                mean = heard.mean()
+                for axis, most in ((0, 0.15), (0, 0.15), (1, 0.1), (1, 0.1)):
+                    width = int(self._random.uniform(0, most) * heard.shape[axis])
+                    heard.narrow(axis, int(self._random.integers(heard.shape[axis] - width + 1)), width).fill_(mean)
+        if self.variant.mixed:
+            targets = batch.labels.targets
+            share = float(self._random.beta(0.2, 0.2))
+            others = torch.from_numpy(self._random.permutation(len(targets)))
+            self._mixed = share, others
+            targets.copy_(share * targets + (1 - share) * targets[others])
+
+    def _mix(self, head: nn.Module, read: tuple[Tensor]) -> tuple[Tensor] | None:
+        if not head.training or self._mixed is None:
+            return None
+        share, others = self._mixed
+        return (share * read[0] + (1 - share) * read[0][others],)
 
 
 class Epochs(Callback):
@@ -107,7 +198,7 @@ def run(name: str, ear: str, rank: int, seed: int, variant: str, options: argpar
     splits = {pair.pair_id: part for part, pairs in parts.items() for pair in pairs}
     write_splits(options.work / "lora" / name / "data", [splits[pair.pair_id] for pair in dataset.pairs])
     backbone = str(options.work / ear / "hub")
-    rate, head_rate, most_epochs = VARIANTS[variant]
+    how = VARIANTS[variant]
     settings = {
         "config": "whisper_base",
         "method": "lora",
@@ -120,12 +211,14 @@ def run(name: str, ear: str, rank: int, seed: int, variant: str, options: argpar
         },
         "cache": {"what": "none"},
         "data": {"batch_size": 16, "eval_batch_size": 32},
-        "trainer": {**small_data.QUIET, "accelerator": "cpu", "max_epochs": most_epochs, "gradient_clip_val": 1.0},
-        "optimizer": {"learning_rate": rate, "head_learning_rate": head_rate},
+        "trainer": {**small_data.QUIET, "accelerator": "cpu", "max_epochs": how.epochs, "gradient_clip_val": 1.0},
+        "optimizer": {"learning_rate": how.rate, "head_learning_rate": how.head_rate},
     }
     epochs, start = Epochs(folder), time.process_time()
     with (folder / "log.txt").open("w") as log, redirect_stdout(log), redirect_stderr(log):
-        empathy_judge.train(settings, options.work / "lora" / name / "data", folder / "run", watching=[epochs])
+        empathy_judge.train(
+            settings, options.work / "lora" / name / "data", folder / "run", watching=[epochs, Trial(how, seed)]
+        )
         seconds = time.process_time() - start
         test = parts["test"]
         probe, trained = (scores_of(path, test) for path in (epochs.start, epochs.best))

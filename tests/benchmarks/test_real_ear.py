@@ -151,3 +151,41 @@ def test_no_speaker_of_a_trial_of_adapters_is_in_two_parts(official):
         assert test == {"s0", "s1", "s2"} if official else len(test) == 2
         tested |= test
     assert len(tested) == (3 if official else 6)
+
+
+def test_a_variant_of_a_trial_of_adapters_does_what_it_says():
+    """Rates, spectrograms, and what the head reads; the rest is left alone."""
+    made = loaded(BENCHMARKS / "real_ear_lora.py")
+
+    def trial(name: str) -> Any:
+        return made.Trial(made.VARIANTS[f"6 epochs, {name}"], 0)
+
+    layers = torch.nn.ModuleDict({"layers": torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(3))})
+    module = torch.nn.ModuleDict({"encoder": layers, "head": torch.nn.Linear(2, 2)})
+    optimizer = torch.optim.AdamW(
+        [{"params": layers.parameters(), "lr": 4e-4}, {"params": module["head"].parameters(), "lr": 1e-3}]
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, 0.1 * (step + 1)))
+    usual = {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule}}
+    found = trial("layer-wise rates")._by_layer(usual, module)["optimizer"].param_groups
+    assert [group["initial_lr"] for group in found] == pytest.approx([1e-4] * 2 + [2e-4] * 2 + [4e-4] * 2 + [1e-3] * 2)
+    assert [group["lr"] / group["initial_lr"] for group in found] == pytest.approx([0.1] * 8)
+    assert {id(weight) for group in found for weight in group["params"]} == {id(w) for w in module.parameters()}
+
+    features = torch.randn(4, 80, 200, generator=torch.Generator().manual_seed(0))
+    features[:, :, 120:] = -1.0  # silence behind the clips
+    before = features.clone()
+    clips = SimpleNamespace(features=features, lengths=[60] * 4)
+    trial("SpecAugment").on_train_batch_start(None, None, SimpleNamespace(inputs=SimpleNamespace(clips=clips)), 0)
+    torch.testing.assert_close(features[:, :, 120:], before[:, :, 120:], rtol=0, atol=0)
+    for own, was in zip(features[:, :, :120], before[:, :, :120], strict=True):
+        torch.testing.assert_close(own[own != was], was.mean().expand((own != was).sum()))  # the mean of the clip
+        assert 0 < (own != was).float().mean() < 0.5
+
+    mixup, head, read = trial("mixup"), torch.nn.Identity(), torch.arange(16.0)[:, None]
+    targets = read.clone()
+    mixup.on_train_batch_start(None, None, SimpleNamespace(labels=SimpleNamespace(targets=targets)), 0)
+    torch.testing.assert_close(mixup._mix(head, (read,))[0], targets)
+    assert (targets != read).any()
+    assert targets.mean() == read.mean()
+    assert mixup._mix(head.eval(), (read,)) is None
