@@ -50,11 +50,11 @@ def validated(monkeypatch) -> list[int]:
 @pytest.mark.parametrize(
     ("moment", "options"),
     [
-        ("training_step", TWICE_AN_EPOCH),
         ("validation_step", EVERY_STEP),
         *(
             pytest.param(*case, marks=pytest.mark.long)
             for case in [
+                ("training_step", TWICE_AN_EPOCH),
                 ("training_step", {}),
                 ("training_step", EVERY_STEP),
                 ("validation_step", {}),
@@ -322,8 +322,8 @@ def test_processes_ask_each_other_before_torchrun_loses_patience(seconds, looks,
 @pytest.mark.parametrize(
     ("moment", "line"),
     [
-        ("on_fit_start", "the same command goes on (train: with --resume auto)"),
-        ("on_train_start", "saved after step 1; --resume auto goes on from there"),
+        pytest.param("on_fit_start", "the same command goes on (train: with --resume auto)", marks=pytest.mark.long),
+        pytest.param("on_train_start", "saved after step 1; --resume auto goes on from there", marks=pytest.mark.long),
         ("on_train_epoch_end", "saved after step 3; --resume auto goes on from there"),
         ("train_dataloader", "the same command goes on (train: with --resume auto)"),  # Lightning's handler is first
     ],

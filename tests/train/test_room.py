@@ -54,16 +54,21 @@ WITHOUT = ["--gradient_checkpointing", "false"]
     ("command", "way"),
     [
         ([], "--config strategy_fsdp2 --trainer.devices 2"),
-        (
+        pytest.param(
             [*WITHOUT, "--cache.what", "audio"],
             "--config strategy_fsdp2 --cache.what none --gradient_checkpointing true --trainer.devices 2",
+            marks=pytest.mark.long,
         ),
         (
             ["--cache={what: audio}", "--trainer.strategy", "ddp", "--compile_layers=true"],
             "--config strategy_fsdp2 --cache.what none "
             f"{' '.join(OF_FSDP2)} --compile_layers false --trainer.devices 2",
         ),
-        ([*OF_FSDP2, *WITHOUT, "--cache.what", "none"], "--gradient_checkpointing true --trainer.devices 2"),
+        pytest.param(
+            [*OF_FSDP2, *WITHOUT, "--cache.what", "none"],
+            "--gradient_checkpointing true --trainer.devices 2",
+            marks=pytest.mark.long,
+        ),
         (["--folds", "3"], None),  # several runs, each in one process
     ],
 )

@@ -185,9 +185,9 @@ def half(train_arguments, tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     ("form", "apart"),
     [
-        ("small", 1e-5),
+        pytest.param("small", 1e-5, marks=pytest.mark.long),
         ("merged", 1e-5),
-        ("merged --accept-loss --quantization int8", 0.05),
+        pytest.param("merged --accept-loss --quantization int8", 0.05, marks=pytest.mark.long),
         ("merged --accept-loss --quantization int4", 0.5),
     ],
 )

@@ -56,11 +56,12 @@ IN_MID_EPOCH = {
 @pytest.mark.parametrize(
     "kind",
     [
-        "plain", "by tokens", "from a kernel without the language model",
+        "by tokens",
         *(
             pytest.param(kind, marks=pytest.mark.long)
             for kind in (
-                "workers", "accumulated", "validated twice an epoch", "validated every other epoch", "from a kernel",
+                "plain", "workers", "accumulated", "validated twice an epoch", "validated every other epoch",
+                "from a kernel", "from a kernel without the language model",
             )
         ),
     ],

@@ -202,7 +202,7 @@ def test_a_page_is_replaced_with_its_clips_and_nothing_else(inspected, tmp_path)
     assert {path.name for path in (tmp_path / "page" / "audio").iterdir()} == {*played, "my-notes.txt"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_chromium
 def test_an_inspection_in_a_browser(inspected, tmp_path):
     """Long names, raters to ask about, clips to look at, skipped pairs, and eight systems that are in every split."""

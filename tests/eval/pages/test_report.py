@@ -334,7 +334,7 @@ def test_a_report_in_a_browser(make_dataset, make_tone_judge, tmp_path):
     assert -1 in measured(page, "light", tmp_path)[0][0]["players"]  # the test sees a player that does not load
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_chromium
 def test_a_comparison_in_a_browser(make_dataset, make_tone_judge, tmp_path):
     judges = [make_tone_judge(noise=noise) for noise in (0.1, 0.12, 1.0, 3.0)]

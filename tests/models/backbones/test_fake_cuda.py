@@ -307,8 +307,11 @@ def test_everything_runs_on_one_device_and_no_value_is_asked_for(on_cuda):
 @pytest.mark.parametrize(
     ("what", "family"),
     [
-        *itertools.product([states_and_poolings, scorer], ["qwen2_audio", "gemma4", "nemotron_h_omni", "whisper"]),
-        *itertools.product([heads_and_losses, windows], ["qwen2_audio", "whisper"]),
+        *itertools.product([states_and_poolings, scorer, heads_and_losses, windows], ["qwen2_audio", "whisper"]),
+        *(
+            pytest.param(*both, marks=pytest.mark.long)
+            for both in itertools.product([states_and_poolings, scorer], ["gemma4", "nemotron_h_omni"])
+        ),
     ],
     indirect=["family"],
 )
