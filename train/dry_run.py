@@ -19,6 +19,8 @@ from ..core.processes import duration, say
 from ..data_modules.clip_measures import clip_seconds
 from ..data_modules.datamodule import PairDataModule
 from ..data_modules.sampling import ByTokens
+from ..data_modules.splits import kept_together
+from ..eval.statistics.bootstrap import MIN_GROUPS
 from ..models.judge import EmpathyJudge
 from ..models.lora import check_trainable, parameter_table
 from ..models.probe import without_adapters
@@ -40,6 +42,7 @@ class Plan:
     training_pairs: int  # that have ratings
     comparisons: int
     validation_pairs: int
+    compared_groups: int  # groups, or speakers, of the pairs on which method auto compares probe and adapters
     ratings: int  # of the training split
     raters: int
     clip_seconds: tuple[float, float, float]  # shortest, median and longest clip, from the headers of the files
@@ -153,12 +156,15 @@ def plan_of(recipe: Recipe, data: PairDataModule) -> Plan:
     most_tokens = pairs[int(of_pairs.argmax())]
     half = sum(min(seconds[clip], judge.backbone.max_seconds) for clip in most_tokens.clips) / 2
     ratings = data.dataset.subset(data.train_splits).ratings
+    # folds score all pairs
+    compared_on = [*data.train.pairs, *data.validation.pairs] if recipe.folds else data.validation.pairs
     budget = data.settings.batch_tokens
     by_size = max(int(rows[batch].sum()) for batch in batches) if not isinstance(planned, ByTokens) else 0
     return Plan(
         training_pairs=len(rated),
         comparisons=len(sides),
         validation_pairs=len(data.validation.pairs),
+        compared_groups=len(set(kept_together(compared_on, data.dataset.pairs).tolist())),
         ratings=len(ratings),
         raters=len(set(ratings["rater_id"].dropna())),
         clip_seconds=_spread(clips),
@@ -227,17 +233,23 @@ def _rows_of_steps(recipe: Recipe, plan: Plan, memory: StepMemory) -> dict[str, 
         "steps": f"{plan.steps:,}, {plan.steps_per_epoch:,} an epoch; fewer if agreement stops rising",
         "tokens a batch": f"{plan.tokens_per_step:,.0f} in each process, {plan.padding:.0%} of them padding",
     }
-    if recipe.folds or recipe.refit or recipe.method == "auto":
-        runs = "; ".join(
-            text
-            for text, wanted in (
-                (f"once for each of {recipe.folds} folds", recipe.folds),
-                ("once more on all pairs", recipe.refit or recipe.folds),
-                ("the probe before", recipe.method == "auto"),
-            )
-            if wanted
+    undecided = recipe.method == "auto" and plan.compared_groups < MIN_GROUPS
+    runs = [
+        text
+        for text, wanted in (
+            (f"once for each of {recipe.folds} folds", recipe.folds),
+            ("once more on all pairs", recipe.refit or recipe.folds),
+            ("the probe before", recipe.method == "auto" and not undecided),
         )
-        rows["more than once"] = runs
+        if wanted
+    ]
+    if runs:
+        rows["more than once"] = "; ".join(runs)
+    if undecided:
+        rows["adapters"] = (
+            "none, but the probe alone: the pairs to compare them with it on come from "
+            f"{counted(plan.compared_groups, 'group')} (or speakers), at least {MIN_GROUPS} needed"
+        )
     if recipe.trainer.get("accelerator") != "cpu":
         rows["time"] = (
             f"{duration(hours_of(plan, memory) * 3600)} on {counted(plan.processes, 'H200')}, validations and the "

@@ -131,6 +131,16 @@ def test_hours_are_those_of_the_operations_and_batches_may_have_a_budget_of_toke
     assert "36% of 770 TFLOP/s" in shown
 
 
+@pytest.mark.parametrize(("folds", "groups"), [(0, 3), (5, 7)])
+def test_auto_says_where_it_would_train_no_adapters(folds, groups, train_arguments, tmp_path, capsys):
+    """`can_decide` counts the same groups: those of validation, or of all pairs that folds score."""
+    words = [*train_arguments(tmp_path / "run", method="auto", folds=folds), "--dry-run"]
+    shown = " ".join(output_of(capsys, "train", *words).replace("│", " ").split())
+    assert (f"come from {groups} groups (or speakers), at least 5 needed" in shown) == (groups < 5)
+    assert ("the probe before" in shown) == (groups >= 5)
+    assert json.loads(output_of(capsys, "train", *words, "--json"))["plan"]["compared_groups"] == groups
+
+
 def test_data_and_options_are_wrong_before_the_hub_is_asked(dataset_folder, tmp_path, capsys, monkeypatch):
     asked = []
     monkeypatch.setattr(hub, "require_hub", lambda name, *_: asked.append(name))
