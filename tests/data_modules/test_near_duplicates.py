@@ -121,6 +121,7 @@ def test_many_clips_of_one_sound_are_one_cluster():
     assert find_clusters([others[0], *copies, others[1]]) == [list(range(1, 61))]
 
 
+@pytest.mark.long
 def test_real_speech():
     """120 clips of 15 people, 8 each: none matches another, and each is found again in its copy."""
     files = sorted(real_data("read_speech/audio").glob("*/*.ogg"))[:120]

@@ -59,6 +59,7 @@ def replicas() -> np.ndarray:
     return np.array(found)
 
 
+@pytest.mark.long
 def test_a_pilot_foretells_a_larger_set(replicas):
     ceiling, good, bad = replicas.mean(axis=0)
     pilots = [pilot_from(Frame(panel(25, 4, seed)[0], "pilot"), resamples=0) for seed in range(20)]

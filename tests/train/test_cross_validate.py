@@ -205,7 +205,10 @@ def test_auto_asks_for_an_interval_where_there_are_groups_enough(train_arguments
     assert chosen == ("lora" if float(low) >= 0 else "probe")
 
 
-@pytest.mark.parametrize(("low", "kept", "parts"), [(-0.1, "probe", []), (0.0, "lora", ["language_model"])])
+@pytest.mark.parametrize(
+    ("low", "kept", "parts"),
+    [pytest.param(-0.1, "probe", [], marks=pytest.mark.long), (0.0, "lora", ["language_model"])],
+)
 def test_auto_keeps_adapters_that_are_ahead(low, kept, parts, train_arguments, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(left_out, "MIN_GROUPS", 3)
     monkeypatch.setattr(left_out, "lead_interval", lambda *_: (low, 0.2))

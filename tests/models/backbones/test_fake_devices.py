@@ -76,11 +76,11 @@ TWO = [CUDA, torch.device("cuda:1")]
     ("name", "gpus"),
     [
         ("qwen2_audio", [CUDA]),
-        *((name, TWO) for name in ("qwen2_audio", "whisper", "gemma3n")),
+        *((name, TWO) for name in ("qwen2_audio", "whisper")),
         *(
             pytest.param(name, TWO, marks=pytest.mark.long)
             for name in FAMILIES
-            if name not in ("qwen2_audio", "whisper", "gemma3n")
+            if name not in ("qwen2_audio", "whisper")
         ),
     ],
 )
