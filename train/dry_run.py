@@ -19,13 +19,13 @@ from ..core.processes import duration, say
 from ..data_modules.clip_measures import clip_seconds
 from ..data_modules.datamodule import PairDataModule
 from ..data_modules.sampling import ByTokens
-from ..data_modules.splits import kept_together
 from ..eval.statistics.bootstrap import MIN_GROUPS
 from ..models.judge import EmpathyJudge
 from ..models.lora import check_trainable, parameter_table
 from ..models.probe import without_adapters
 from ..models.shapes import without_hub
 from ..models.work import GIB, RATE, TRAINING, of_the_rate
+from .left_out import AllPairs
 from .memory import StepMemory, step_memory
 from .preparation import build_objective, read_data
 from .room import Way, ways_to_fit
@@ -156,15 +156,15 @@ def plan_of(recipe: Recipe, data: PairDataModule) -> Plan:
     most_tokens = pairs[int(of_pairs.argmax())]
     half = sum(min(seconds[clip], judge.backbone.max_seconds) for clip in most_tokens.clips) / 2
     ratings = data.dataset.subset(data.train_splits).ratings
-    # folds score all pairs
-    compared_on = [*data.train.pairs, *data.validation.pairs] if recipe.folds else data.validation.pairs
+    both = AllPairs.among(data.dataset, data.train_splits, data.validation_splits)
+    scored = both.ids if recipe.folds else {pair.pair_id for pair in both.of_validation}
     budget = data.settings.batch_tokens
     by_size = max(int(rows[batch].sum()) for batch in batches) if not isinstance(planned, ByTokens) else 0
     return Plan(
         training_pairs=len(rated),
         comparisons=len(sides),
         validation_pairs=len(data.validation.pairs),
-        compared_groups=len(set(kept_together(compared_on, data.dataset.pairs).tolist())),
+        compared_groups=both.count_groups(scored),
         ratings=len(ratings),
         raters=len(set(ratings["rater_id"].dropna())),
         clip_seconds=_spread(clips),

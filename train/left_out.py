@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,11 @@ class AllPairs:
         check_unchanged(dataset)
         names = [recipe.data.train_split, recipe.data.validation_split]
         training, validation = ([name] if isinstance(name, str) else list(name) for name in names)
+        return cls.among(dataset, training, validation)
+
+    @classmethod
+    def among(cls, dataset: PairDataset, training: Sequence[str], validation: Sequence[str]) -> AllPairs:
+        """Those of the named splits of a whole dataset."""
         both = dataset.subset([*training, *validation])
         return cls(
             both,
@@ -77,6 +82,10 @@ class AllPairs:
     def ids(self) -> frozenset[str]:
         """Their ids."""
         return frozenset(pair.pair_id for pair in self.pairs)
+
+    def count_groups(self, ids: Collection[str]) -> int:
+        """Groups, or speakers, that the named of these pairs come from."""
+        return len({group for pair, group in zip(self.pairs, self.groups.tolist(), strict=True) if pair.pair_id in ids})
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -126,12 +135,10 @@ def read_scores(file: Path, pairs: Sequence[Pair], dimensions: Sequence[Dimensio
 def can_decide(pairs: AllPairs, scores: Mapping[str, Prediction]) -> bool:
     """Whether these pairs have enough groups, or speakers, for an interval by which adapters could be kept; otherwise
     one line says why none are trained."""
-    count = len(
-        {group for pair, group in zip(pairs.pairs, pairs.groups.tolist(), strict=True) if pair.pair_id in scores}
-    )
+    count = pairs.count_groups(scores.keys())
     if count < MIN_GROUPS:
         more = "expected more of these"
-        if len(set(pairs.groups.tolist())) >= MIN_GROUPS:
+        if pairs.count_groups(pairs.ids) >= MIN_GROUPS:
             more += f" in the validation split, or --folds {MIN_GROUPS}, which compares on all pairs"
         say(
             f"auto: {PROBE}: no adapters are trained, since the pairs to compare them with the probe on come from "

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
+from dataclasses import replace
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.clip_measures import clip_seconds
-from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.data_modules.schema import PairDataset, hashed_pairs
+from empathy_judge.data_modules.writing import complete_dataset
 from empathy_judge.models import hub
 from empathy_judge.models.shapes import shapes_of, without_hub
 from empathy_judge.models.work import CUDA_CONTEXT, GIB
 from empathy_judge.train.dry_run import processes_of, shards_of
+from empathy_judge.train.left_out import AllPairs
 from empathy_judge.train.memory import step_memory
 from empathy_judge.train.recipe import RecipeParser
 from empathy_judge.train.run import train
@@ -139,6 +144,25 @@ def test_auto_says_where_it_would_train_no_adapters(folds, groups, train_argumen
     assert (f"come from {groups} groups (or speakers), at least 5 needed" in shown) == (groups < 5)
     assert ("the probe before" in shown) == (groups >= 5)
     assert json.loads(output_of(capsys, "train", *words, "--json"))["plan"]["compared_groups"] == groups
+
+
+def test_groups_of_auto_are_speakers_where_all_pairs_have_enough_of_them(
+    train_arguments, dataset_folder, tmp_path, capsys
+):
+    """Two speakers of validation are too few for folds of their own; with those of training they are kept together."""
+    data = shutil.copytree(dataset_folder, tmp_path / "data")
+    dataset = PairDataset.load(data)
+    speakers = [f"{pair.split}-{number % 2}" for number, pair in enumerate(dataset.pairs)]
+    table = pq.read_table(data / "pairs.parquet")
+    field = table.schema.get_field_index("response_speaker")
+    pq.write_table(table.set_column(field, table.schema.field(field), [speakers]), data / "pairs.parquet")
+    pairs = [replace(pair, response_speaker=name) for pair, name in zip(dataset.pairs, speakers, strict=True)]
+    complete_dataset(data, dataset.card, hashed_pairs(pairs, dataset.fingerprints), dataset.ratings, None)
+    words = train_arguments(tmp_path / "run", method="auto", data__path=data)
+    found = json.loads(output_of(capsys, "train", *words, "--dry-run", "--json"))
+    assert found["plan"]["compared_groups"] == 2  # of three groups
+    whole = AllPairs.of(RecipeParser().recipe(RecipeParser().parse(words)))  # what training counts
+    assert whole.count_groups({pair.pair_id for pair in whole.of_validation}) == 2
 
 
 def test_data_and_options_are_wrong_before_the_hub_is_asked(dataset_folder, tmp_path, capsys, monkeypatch):
