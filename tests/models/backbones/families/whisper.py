@@ -6,7 +6,7 @@ from transformers import AutoFeatureExtractor, WhisperConfig, WhisperFeatureExtr
 from ..tools import louder
 
 SECONDS = 5
-MAX_SECONDS = 5.0
+MAX_SECONDS = float(SECONDS)
 LORA_LAYERS = {"audio_tower": 2 * 6}
 
 
