@@ -77,7 +77,9 @@ RANGES: Mapping[str, _Range] = {
     "trainer.log_every_n_steps": _Range(0, 10**9),
 }
 """Beyond, torch or Lightning would fail later, exhaust the machine, or hang."""
-_PRECISIONS = (None, 32, "32", "32-true", 16, "16", "16-mixed", "bf16", "bf16-mixed")
+_MIXED = {16: "float16", "16": "float16", "16-mixed": "float16", "bf16": "bfloat16", "bf16-mixed": "bfloat16"}
+"""Values of `trainer.precision`, and the dtype of autocast."""
+_PRECISIONS = (None, 32, "32", "32-true", *_MIXED)
 """Others change the dtype of all weights and inputs, which Lightning cannot do to ours."""
 
 
@@ -134,16 +136,31 @@ def _check_trainer(found: Namespace, where: str) -> None:
     if (precision := found.get("trainer.precision")) not in _PRECISIONS:
         expected = "32-true, bf16-mixed or 16-mixed; the dtype of frozen weights is judge.dtype"
         raise UserError(f"{where}trainer.precision {precision}; expected {expected}")
+    import torch
+
+    on_cpu = found.get("trainer.accelerator") == "cpu" or not torch.accelerator.is_available()
+    here = on_cpu and not found.get("dry_run")  # a dry run may be for another machine
+    _check_dtype(found["judge.dtype"], precision, here, where)
     devices: Any = found.get("trainer.devices")
     if devices is None or not str(devices).removeprefix("-").isdecimal():  # "auto", "0,1" and [0, 1]
         return
     if str(devices).isdecimal() and not is_plain(str(devices)):
         raise UserError(f"{where}trainer.devices {shown(devices)} {ODD_NUMBER}")
-    import torch
-
-    most = RANGES["trainer.devices"].most
-    here = found.get("trainer.accelerator") == "cpu" or not torch.accelerator.is_available()
-    if here and not found.get("dry_run"):  # a dry run may be for another machine
-        most = max(8, _CORES)  # a process for each; Lightning knows how many GPUs there are
+    # A process for each; Lightning knows how many GPUs there are
+    most = max(8, _CORES) if here else RANGES["trainer.devices"].most
     if not -1 <= int(devices) <= most:
         raise UserError(f"{where}trainer.devices {devices}; expected -1 to {most:.10g}")
+
+
+def _check_dtype(dtype: str, precision: object, here: bool, where: str) -> None:
+    """Refuse frozen weights in the other 16 bits than those of autocast, in which torch 2.11 concatenates no states of
+    theirs (`findings/half_states_in_autocast.sh`); `here` = on this CPU, where Lightning 2.6 replaces 16-mixed."""
+    if precision not in _MIXED or dtype == "float32":
+        return
+    wanted = "bfloat16" if here else _MIXED[precision]
+    if dtype != wanted:
+        on_cpu = ", which is bf16-mixed on a CPU" if here and _MIXED[precision] == "float16" else ""
+        raise UserError(
+            f"{where}judge.dtype {dtype} with trainer.precision {precision}{on_cpu}; expected judge.dtype {wanted} or "
+            "float32"
+        )

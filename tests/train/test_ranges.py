@@ -64,6 +64,29 @@ def test_a_precision_with_which_a_run_would_fail_is_refused_first(precision, par
     assert [parser.parse([*words, good]).trainer.precision for good in ("32", "16-mixed")] == [32, "16-mixed"]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "precision", "more", "message"),
+    [
+        ("float16", "bf16-mixed", [], "with trainer.precision bf16-mixed; expected judge.dtype bfloat16 or float32"),
+        ("float16", "16-mixed", [], "16-mixed, which is bf16-mixed on a CPU; expected judge.dtype bfloat16 or float32"),
+        ("bfloat16", "16-mixed", ["--dry-run"], "trainer.precision 16-mixed; expected judge.dtype float16 or float32"),
+        ("float16", "bf16", ["--dry-run"], "with trainer.precision bf16; expected judge.dtype bfloat16 or float32"),
+        *(("bfloat16", precision, [], None) for precision in ("bf16-mixed", "16-mixed", "32")),
+        *(("float32", precision, [], None) for precision in ("bf16-mixed", "16-mixed")),
+        ("float16", "16", ["--dry-run"], None),
+        ("float16", "32-true", [], None),
+    ],
+)
+def test_states_in_the_other_16_bits_than_autocast_are_refused(dtype, precision, more, message, parser):
+    """Their first concatenation would end the run, on GPUs as on the CPU; a dry run may be for a GPU."""
+    words = ["--config", "nano", "--data.path", "d", "--judge.dtype", dtype, "--trainer.precision", precision, *more]
+    if message is None:
+        assert parser.parse(words).judge.dtype == dtype
+    else:
+        with pytest.raises(UserError, match=rf"^judge\.dtype {dtype} .*{re.escape(message)}$"):
+            parser.parse(words)
+
+
 def test_a_revision_of_a_folder_is_refused(parser, tmp_path):
     """The shipped backbone was trained whatever revision was asked for."""
     for backbone in ("nano", str(tmp_path)):
