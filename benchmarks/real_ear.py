@@ -257,11 +257,11 @@ def check(converted: Path, source: Path, clips: Sequence[AudioSource], work: Pat
 # ---------------------------------------------------------------- fits
 
 
-def judge_on(backbone: str, dataset: PairDataset, silence: float | None) -> EmpathyJudge:
+def judge_on(backbone: str, dataset: PairDataset, silence: float | None, depth: float | None = None) -> EmpathyJudge:
     """A frozen judge whose head reads all there is."""
     read = HeadInputSettings("all_layers", functionals=True)
-    settings = JudgeSettings(backbone=backbone, lora=LoraSettings(parts=[]), head_input=read, window_seconds=silence)
-    return EmpathyJudge(settings, dataset.card.dimensions).eval().requires_grad_(False)
+    own = JudgeSettings(backbone, lora=LoraSettings(parts=[]), head_input=read, window_seconds=silence, depth=depth)
+    return EmpathyJudge(own, dataset.card.dimensions).eval().requires_grad_(False)
 
 
 def fit(name: str, ear: str, folder: Path | None, options: argparse.Namespace) -> None:
@@ -269,7 +269,11 @@ def fit(name: str, ear: str, folder: Path | None, options: argparse.Namespace) -
     dataset = load_set(name, options.data, options.work)
     silence = None if folder is None or options.silence >= WHOLE_WINDOW else options.silence
     window = "30 s" if silence is None else f"clip + {silence:g} s"
-    judge = judge_on("nano" if folder is None else str(folder), dataset, silence)
+    if folder is None:
+        judge = judge_on("nano", dataset, silence)
+    else:
+        judge = judge_on(str(folder), dataset, silence, options.depth)
+        ear += "" if options.depth is None else f", depth {options.depth:g}"
     begun = time.process_time()
     activations = activations_of(dataset, judge, options.work / name / f"{ear} {window}.npz".replace(" ", "_"))
     print(f"{name}, {ear}, {window}: activations, {time.process_time() - begun:.0f} CPU s", flush=True)
@@ -387,6 +391,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=small_data.SEEDS)
     help_text = "seconds of silence behind a clip (judge.window_seconds); 30 = Whisper's own window"
     parser.add_argument("--silence", type=float, default=1.0, help=help_text)
+    parser.add_argument("--depth", type=float, help="share of the encoder's layers (judge.depth); without it, all")
     parser.add_argument("--report", type=Path, metavar="FOLDER", help="fit nothing; write table and page there")
     options = parser.parse_args()
     if options.report is not None:
