@@ -151,7 +151,9 @@ def _reached(path: RemotePath) -> Iterator[Any]:
         raise DataError(f"{path}: cannot be reached ({type(error).__name__})") from None
 
 
-def resolve_inside(root: Path, relative: str, where: str, also: str | Path | None = None) -> Path:
+def resolve_inside(
+    root: Path, relative: str, where: str, also: str | Path | None = None, may_name: bool = True
+) -> Path:
     """The absolute path of a file in `root`, or in `also` where `root` has none; symlinks are followed.
 
     Args:
@@ -159,6 +161,7 @@ def resolve_inside(root: Path, relative: str, where: str, also: str | Path | Non
         relative: Path with ``/``, relative to it, or absolute and in it or in `also`.
         where: Head of the message (file, row, column).
         also: Another folder, which the user has named: what its symlinks lead to is followed, wherever it is.
+        may_name: Whether the user can name one, with ``--audio-root``; a message says so where it would help.
 
     Raises:
         OutsideError: If the path leaves the folder (``..``, or a symlink that is not in `also`).
@@ -173,7 +176,10 @@ def resolve_inside(root: Path, relative: str, where: str, also: str | Path | Non
         named = next((folder for folder in (*roots, Path(also or root)) if given.is_relative_to(folder)), None)
         relative = relative if named is None else str(given.relative_to(named))
     if not stays_inside(relative):
-        raise _outside(where, relative, root)
+        helps = False
+        with suppress(OSError, ValueError):  # no permission, a zero byte
+            helps = may_name and given.is_absolute() and given.is_file()
+        raise _outside(where, relative, root, f", or the folder named: --audio-root {given.parent}" * helps)
     try:
         path, exists = _resolved(root / relative)
     except (FileNotFoundError, NotADirectoryError, RuntimeError, ValueError):  # a loop of links, a zero byte
@@ -189,7 +195,7 @@ def resolve_inside(root: Path, relative: str, where: str, also: str | Path | Non
             if (roots[1] / relative).is_file():
                 return (roots[1] / relative).resolve()
     if not path.is_relative_to(root):
-        cure = f"expected the file itself (cp -L), or the folder named: --audio-root {path.parent}"
+        cure = "expected the file itself (cp -L)" + f", or the folder named: --audio-root {path.parent}" * may_name
         raise OutsideError(f"{where}: value {shown(relative)} leaves the folder {root} by a link to {path}; {cure}")
     if reason:
         raise AccessError(f"{where}: value {shown(relative)}: cannot be read ({reason})")
@@ -199,9 +205,10 @@ def resolve_inside(root: Path, relative: str, where: str, also: str | Path | Non
     raise DataError(f"{where}: value {shown(relative)}: no such file in {' and '.join(map(str, roots))}{hint}")
 
 
-def _outside(where: str, relative: str, root: DataPath) -> OutsideError:
-    expected = "expected a path relative to it"
-    return OutsideError(f"{where}: value {shown(relative)} leaves the folder {root}; {expected}")
+def _outside(where: str, relative: str, root: DataPath, more: str = "") -> OutsideError:
+    return OutsideError(
+        f"{where}: value {shown(relative)} leaves the folder {root}; expected a path relative to it{more}"
+    )
 
 
 def _passes_through(path: Path, folder: Path) -> bool:

@@ -65,6 +65,14 @@ class TestBadAudio:
         source.pairs[1]["response_audio"] = path
         source.refuses(rf"row 2 \(line 3\), column 'response_audio': value {re.escape(shown(path))} leaves the folder")
 
+    def test_an_absolute_path_says_which_folder_can_be_named(self, source):
+        source.tone("../elsewhere/own.wav")
+        source.pairs[1]["response_audio"] = str(source.folder.parent / "elsewhere" / "own.wav")
+        folder = re.escape(str(source.folder.parent / "elsewhere"))
+        source.refuses(rf"expected a path relative to it, or the folder named: --audio-root {folder};")
+        source.pairs[1]["response_audio"] += "x"
+        source.refuses(r"leaves the folder \S+; expected a path relative to it(?!,)")
+
     @pytest.mark.parametrize("path", ["a\0b.wav", "x" * 5_000, "clips", "loop/a.wav", "."])
     def test_paths_that_are_no_files(self, source, path):
         os.symlink("loop", source.folder / "loop")
