@@ -18,7 +18,7 @@ import numpy as np
 from jsonargparse import Namespace
 from lightning.pytorch.callbacks import Callback
 
-from ..core.errors import UserError, counted
+from ..core.errors import UserError
 from ..core.processes import say
 from ..core.written import write_files
 from ..data_modules.datamodule import RunPairs
@@ -31,7 +31,16 @@ from ..models.weight_files import read_checkpoint
 from ..scoring.artifact import read_settings
 from ..scoring.ensemble import write_ensemble
 from .features import temporary_folder
-from .left_out import AllPairs, can_decide, is_ahead, print_agreement, read_scores, score_pairs, write_scores
+from .left_out import (
+    AllPairs,
+    can_decide,
+    check_folds,
+    is_ahead,
+    print_agreement,
+    read_scores,
+    score_pairs,
+    write_scores,
+)
 from .lora import refit_lora, train_lora
 from .probe import refit_probe, train_probe
 from .recipe import RecipeParser, name_part
@@ -70,7 +79,9 @@ def cross_validate(
     """
     folder, text = run_folder(recipe), parser.text(values)
     pairs = AllPairs.of(recipe)
-    _check(recipe, folder, pairs)
+    check_folds(recipe, pairs)
+    if not recipe.resume and any((folder / method).exists() for method in (PROBE, LORA)):
+        raise UserError(f"{folder}: already holds runs; expected another --run, or --resume true to continue them")
     _check_finished(recipe, folder, pairs, text)
     write_files("train", folder, {CONFIG_FILE: text.encode()})
 
@@ -134,19 +145,6 @@ class _Runs:
 
 
 # ---------------------------------------------------------------- before anything is trained
-
-
-def _check(recipe: Recipe, folder: Path, pairs: AllPairs) -> None:
-    """Check that the folds fit the data, and that the folder is free or to be resumed."""
-    folds, groups = recipe.folds, len(set(pairs.groups.tolist()))
-    least = 2 if recipe.method == PROBE else 3
-    if folds and folds < least:
-        why = "a fold is left out, one chooses, and one is trained on" if least == 3 else "one is left out"
-        raise UserError(f"folds {folds} with method {recipe.method}: {why}; expected at least {least}")
-    if folds > groups:
-        raise UserError(f"folds {folds}: the pairs have {counted(groups, 'group')}; expected at most as many folds")
-    if not recipe.resume and any((folder / method).exists() for method in (PROBE, LORA)):
-        raise UserError(f"{folder}: already holds runs; expected another --run, or --resume true to continue them")
 
 
 def _check_finished(recipe: Recipe, folder: Path, pairs: AllPairs, text: str) -> None:

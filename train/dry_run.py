@@ -25,7 +25,7 @@ from ..models.lora import check_trainable, parameter_table
 from ..models.probe import without_adapters
 from ..models.shapes import without_hub
 from ..models.work import GIB, RATE, TRAINING, of_the_rate
-from .left_out import AllPairs
+from .left_out import AllPairs, check_choice, check_folds
 from .memory import StepMemory, step_memory
 from .preparation import build_objective, read_data
 from .room import Way, ways_to_fit
@@ -68,6 +68,7 @@ def dry_run(recipe: Recipe, named: Collection[str] = ()) -> None:
         UserError: As training would: for a run folder that is taken, unusable data, clips that are too long, or
             other trained parameters than the recipe expects.
     """
+    check_choice(recipe)
     judge = without_hub(recipe.judge)
     # a probe has no adapters, see `train_probe`
     recipe = replace(recipe, judge=without_adapters(judge) if recipe.method == "probe" else judge)
@@ -121,6 +122,7 @@ def plan_of(recipe: Recipe, data: PairDataModule) -> Plan:
 
     Raises:
         AudioError: If a clip of a training or validation pair cannot be read, or is too long for the backbone.
+        UserError: If there are more folds than groups.
     """
     shapes = replace(recipe.judge, quantization="none")
     judge = EmpathyJudge(shapes, data.dimensions, weights=False)
@@ -157,6 +159,7 @@ def plan_of(recipe: Recipe, data: PairDataModule) -> Plan:
     half = sum(min(seconds[clip], judge.backbone.max_seconds) for clip in most_tokens.clips) / 2
     ratings = data.dataset.subset(data.train_splits).ratings
     both = AllPairs.among(data.dataset, data.train_splits, data.validation_splits)
+    check_folds(recipe, both)
     scored = both.ids if recipe.folds else {pair.pair_id for pair in both.of_validation}
     budget = data.settings.batch_tokens
     by_size = max(int(rows[batch].sum()) for batch in batches) if not isinstance(planned, ByTokens) else 0

@@ -50,11 +50,7 @@ class AllPairs:
         Raises:
             UserError: If the data has preferences alone.
         """
-        if recipe.data.preference_share >= 1:
-            raise UserError(
-                "data.preference_share 1 with refit, folds or method auto: there are no ratings to choose by; expected "
-                "method lora or probe, without folds and refit"
-            )
+        check_choice(recipe)
         dataset = PairDataset.load(recipe.data.path)
         # Under a clip that was replaced the ratings are of another recording
         check_unchanged(dataset)
@@ -91,6 +87,36 @@ class AllPairs:
     def dimensions(self) -> tuple[Dimension, ...]:
         """What was rated."""
         return self.dataset.card.dimensions
+
+
+def check_choice(recipe: Recipe) -> None:
+    """Check that a recipe of several runs (method auto, folds or refit) has folds enough and ratings to choose by.
+
+    Raises:
+        UserError: If not.
+    """
+    if recipe.data.preference_share >= 1 and (recipe.method == "auto" or recipe.folds or recipe.refit):
+        raise UserError(
+            "data.preference_share 1 with refit, folds or method auto: there are no ratings to choose by; expected "
+            "method lora or probe, without folds and refit"
+        )
+    least = 2 if recipe.method == PROBE else 3
+    if recipe.folds and recipe.folds < least:
+        why = "a fold is left out, one chooses, and one is trained on" if least == 3 else "one is left out"
+        raise UserError(f"folds {recipe.folds} with method {recipe.method}: {why}; expected at least {least}")
+
+
+def check_folds(recipe: Recipe, pairs: AllPairs) -> None:
+    """Check that the pairs have a group for each fold.
+
+    Raises:
+        UserError: If not.
+    """
+    groups = pairs.count_groups(pairs.ids)
+    if recipe.folds > groups:
+        raise UserError(
+            f"folds {recipe.folds}: the pairs have {counted(groups, 'group')}; expected at most as many folds"
+        )
 
 
 def score_pairs(recipe: Recipe, run: Path, pairs: Sequence[Pair]) -> dict[str, Prediction]:
