@@ -44,10 +44,12 @@ from torch.utils._pytree import tree_iter
 
 from ...models.conftest import clip
 from ...train.test_objective import OWN_LOSSES, SCORE_LOSSES
-from .conftest import WITHOUT_TOWER
+from .conftest import FAMILIES, WITHOUT_TOWER
 
 SCALES = (Dimension("empathy", 1, 5, 1), Dimension("warmth", 0, 10, 1))
 CUDA = torch.device("cuda:0")
+UNLIKE = ("qwen2_audio", "qwen3_omni_moe", "gemma3n", "nemotron_h_omni", "whisper")
+"""Families of which no two share most of their code: dense, of experts, with windows, with carried states, encoder."""
 
 
 def for_real(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -298,7 +300,15 @@ def windows(gpu: OnCuda) -> None:
     assert score.shape == (len(PAIRS), len(SCALES))
 
 
-@pytest.mark.parametrize("depth", [None, pytest.param(0.5, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("family", "depth"),
+    [
+        *((name, None) for name in UNLIKE),
+        *(pytest.param(name, None, marks=pytest.mark.long) for name in FAMILIES if name not in UNLIKE),
+        *(pytest.param(name, 0.5, marks=pytest.mark.long) for name in FAMILIES),
+    ],
+    indirect=["family"],
+)
 def test_everything_runs_on_one_device_and_no_value_is_asked_for(on_cuda):
     with on_cuda.mode:
         training_step(on_cuda)
