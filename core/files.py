@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import stat
 import tempfile
 import uuid
@@ -152,7 +153,7 @@ def _reached(path: RemotePath) -> Iterator[Any]:
 
 
 def resolve_inside(
-    root: Path, relative: str, where: str, also: str | Path | None = None, may_name: bool = True
+    root: Path, relative: str, where: str, also: str | Path | None = None, may_name: bool = False
 ) -> Path:
     """The absolute path of a file in `root`, or in `also` where `root` has none; symlinks are followed.
 
@@ -161,7 +162,7 @@ def resolve_inside(
         relative: Path with ``/``, relative to it, or absolute and in it or in `also`.
         where: Head of the message (file, row, column).
         also: Another folder, which the user has named: what its symlinks lead to is followed, wherever it is.
-        may_name: Whether the user can name one, with ``--audio-root``; a message says so where it would help.
+        may_name: Whether the command has ``--audio-root`` for it; a message says so where that would help.
 
     Raises:
         OutsideError: If the path leaves the folder (``..``, or a symlink that is not in `also`).
@@ -178,8 +179,8 @@ def resolve_inside(
     if not stays_inside(relative):
         helps = False
         with suppress(OSError, ValueError):  # no permission, a zero byte
-            helps = may_name and given.is_absolute() and given.is_file()
-        raise _outside(where, relative, root, f", or the folder named: --audio-root {given.parent}" * helps)
+            helps = may_name and also is None and ".." not in given.parts and given.is_absolute() and given.is_file()
+        raise _outside(where, relative, root, _or_named(given.parent) * helps)
     try:
         path, exists = _resolved(root / relative)
     except (FileNotFoundError, NotADirectoryError, RuntimeError, ValueError):  # a loop of links, a zero byte
@@ -195,7 +196,7 @@ def resolve_inside(
             if (roots[1] / relative).is_file():
                 return (roots[1] / relative).resolve()
     if not path.is_relative_to(root):
-        cure = "expected the file itself (cp -L)" + f", or the folder named: --audio-root {path.parent}" * may_name
+        cure = "expected the file itself (cp -L)" + _or_named(path.parent) * may_name
         raise OutsideError(f"{where}: value {shown(relative)} leaves the folder {root} by a link to {path}; {cure}")
     if reason:
         raise AccessError(f"{where}: value {shown(relative)}: cannot be read ({reason})")
@@ -203,6 +204,12 @@ def resolve_inside(
         raise DataError(f"{where}: value {shown(relative)} is an address; expected a file: download it first")
     hint = spelling_hint(relative, lambda other: any((folder / other).is_file() for folder in roots))
     raise DataError(f"{where}: value {shown(relative)}: no such file in {' and '.join(map(str, roots))}{hint}")
+
+
+def _or_named(folder: Path) -> str:
+    """How to name another folder of audio, to be copied; nothing where a terminal would not show its name as it is."""
+    name = str(folder)
+    return f", or the folder named: --audio-root {shlex.quote(name)}" if name.isprintable() else ""
 
 
 def _outside(where: str, relative: str, root: DataPath, more: str = "") -> OutsideError:

@@ -385,7 +385,7 @@ def _find_files(root: DataPath, clips: Clips, found: dict[str, Path | StoredFile
             if isinstance(root, RemotePath):
                 found[path] = StoredFile(resolve_remote(root, path, found, where), "")
             else:
-                found[path] = resolve_inside(root, path, where, may_name=False)
+                found[path] = resolve_inside(root, path, where)
 
 
 def hashed_pairs(pairs: Iterable[Pair], fingerprints: Mapping[str, tuple[str, ...]]) -> Iterator[list[Any]]:

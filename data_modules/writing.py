@@ -186,7 +186,7 @@ def _to_audio(cell: Any, root: Path, where: str, hashes: dict[str, str]) -> dict
         return {"path": None, "bytes": cell, "sha256": audio_hash(cell)}
     if isinstance(cell, str) and cell:
         if cell not in hashes:
-            hashes[cell] = audio_hash(resolve_inside(root.resolve(), cell, where, may_name=False))
+            hashes[cell] = audio_hash(resolve_inside(root.resolve(), cell, where))
         return {"path": cell, "bytes": None, "sha256": hashes[cell]}
     raise bad_value(where, cell, "a relative path or encoded bytes")
 

@@ -4,8 +4,8 @@
 # One would guess: what works outside of autocast works inside; cat and stack are documented as operations that promote
 #   to the widest type of their inputs.
 # What happens: the rule that picks the widest type knows float32 and autocast's own type, and raises "Unexpected floating
-#   ScalarType" for float16 in bfloat16 autocast (and for bfloat16 in that of float16). float64 passes, where promotes, and
-#   with autocast off float16 and bfloat16 give float32.
+#   ScalarType" for float16 in bfloat16 autocast (and for bfloat16 in that of float16). float64 passes. With autocast
+#   off, float16 and bfloat16 give float32.
 # Who meets it: training with precision bf16-mixed on a CPU whose features were stored in float16, half the bytes of a
 #   cache: the first batch of two clips raises, and one line later, a matrix product takes them.
 # Versions: torch 2.11.0 on the CPU, numpy 2.4.6; found in a run, 2026-11-30. Source: aten/src/ATen/autocast_mode.h, prioritize.

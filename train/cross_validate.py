@@ -18,7 +18,6 @@ import numpy as np
 from jsonargparse import Namespace
 from lightning.pytorch.callbacks import Callback
 
-from ..core.errors import UserError
 from ..core.processes import say
 from ..core.written import write_files
 from ..data_modules.datamodule import RunPairs
@@ -35,6 +34,7 @@ from .left_out import (
     AllPairs,
     can_decide,
     check_folds,
+    check_free,
     is_ahead,
     print_agreement,
     read_scores,
@@ -80,8 +80,7 @@ def cross_validate(
     folder, text = run_folder(recipe), parser.text(values)
     pairs = AllPairs.of(recipe)
     check_folds(recipe, pairs)
-    if not recipe.resume and any((folder / method).exists() for method in (PROBE, LORA)):
-        raise UserError(f"{folder}: already holds runs; expected another --run, or --resume true to continue them")
+    check_free(recipe, folder)
     _check_finished(recipe, folder, pairs, text)
     write_files("train", folder, {CONFIG_FILE: text.encode()})
 

@@ -25,12 +25,13 @@ from ..models.lora import check_trainable, parameter_table
 from ..models.probe import without_adapters
 from ..models.shapes import without_hub
 from ..models.work import GIB, RATE, TRAINING, of_the_rate
-from .left_out import AllPairs, check_choice, check_folds
+from .left_out import AllPairs, check_choice, check_folds, check_free
 from .memory import StepMemory, step_memory
 from .preparation import build_objective, read_data
 from .room import Way, ways_to_fit
 from .run_folder import run_folder, starting_point
 from .settings import Recipe
+from .strategies import check_processes
 
 CLIP_SECONDS = 8.0
 
@@ -69,12 +70,16 @@ def dry_run(recipe: Recipe, named: Collection[str] = ()) -> None:
             other trained parameters than the recipe expects.
     """
     check_choice(recipe)
+    if recipe.several_runs:
+        check_processes(processes_of(recipe.trainer))
     judge = without_hub(recipe.judge)
     # a probe has no adapters, see `train_probe`
     recipe = replace(recipe, judge=without_adapters(judge) if recipe.method == "probe" else judge)
     plan = None
     if recipe.clip_seconds is None:
-        if recipe.run:
+        if recipe.run and recipe.several_runs:
+            check_free(recipe, run_folder(recipe))
+        elif recipe.run:
             starting_point(run_folder(recipe), recipe.resume)
         data = PairDataModule(recipe.data, seed=recipe.seed)
         read_data(recipe, data, None)

@@ -48,7 +48,7 @@ class AllPairs:
         """Read them.
 
         Raises:
-            UserError: If the data has preferences alone.
+            UserError: See `check_choice`.
         """
         check_choice(recipe)
         dataset = PairDataset.load(recipe.data.path)
@@ -104,6 +104,16 @@ def check_choice(recipe: Recipe) -> None:
     if recipe.folds and recipe.folds < least:
         why = "a fold is left out, one chooses, and one is trained on" if least == 3 else "one is left out"
         raise UserError(f"folds {recipe.folds} with method {recipe.method}: {why}; expected at least {least}")
+
+
+def check_free(recipe: Recipe, folder: Path) -> None:
+    """Check that a folder has no runs, or that they shall be resumed.
+
+    Raises:
+        UserError: If not.
+    """
+    if not recipe.resume and any((folder / method).exists() for method in (PROBE, LORA)):
+        raise UserError(f"{folder}: already holds runs; expected another --run, or --resume true to continue them")
 
 
 def check_folds(recipe: Recipe, pairs: AllPairs) -> None:

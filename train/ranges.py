@@ -138,29 +138,30 @@ def _check_trainer(found: Namespace, where: str) -> None:
         raise UserError(f"{where}trainer.precision {precision}; expected {expected}")
     import torch
 
-    on_cpu = found.get("trainer.accelerator") == "cpu" or not torch.accelerator.is_available()
-    here = on_cpu and not found.get("dry_run")  # a dry run may be for another machine
-    _check_dtype(found["judge.dtype"], precision, here, where)
+    accelerator = found.get("trainer.accelerator")
+    # A dry run may be for another machine, and a GPU that is named and missing has a message of its own
+    none_here = not torch.accelerator.is_available() and not found.get("dry_run")
+    on_cpu = accelerator == "cpu" or (none_here and accelerator in (None, "auto"))
+    _check_dtype(found["judge.dtype"], precision, on_cpu, where)
     devices: Any = found.get("trainer.devices")
     if devices is None or not str(devices).removeprefix("-").isdecimal():  # "auto", "0,1" and [0, 1]
         return
     if str(devices).isdecimal() and not is_plain(str(devices)):
         raise UserError(f"{where}trainer.devices {shown(devices)} {ODD_NUMBER}")
     # A process for each; Lightning knows how many GPUs there are
+    here = none_here or (accelerator == "cpu" and not found.get("dry_run"))
     most = max(8, _CORES) if here else RANGES["trainer.devices"].most
     if not -1 <= int(devices) <= most:
         raise UserError(f"{where}trainer.devices {devices}; expected -1 to {most:.10g}")
 
 
-def _check_dtype(dtype: str, precision: object, here: bool, where: str) -> None:
+def _check_dtype(dtype: str, precision: object, on_cpu: bool, where: str) -> None:
     """Refuse frozen weights in the other 16 bits than those of autocast, in which torch 2.11 concatenates no states of
-    theirs (`findings/half_states_in_autocast.sh`); `here` = on this CPU, where Lightning 2.6 replaces 16-mixed."""
+    theirs (`findings/half_states_in_autocast.sh`); on a CPU Lightning 2.6 takes bf16-mixed for 16-mixed."""
     if precision not in _MIXED or dtype == "float32":
         return
-    wanted = "bfloat16" if here else _MIXED[precision]
+    wanted = "bfloat16" if on_cpu else _MIXED[precision]
     if dtype != wanted:
-        on_cpu = ", which is bf16-mixed on a CPU" if here and _MIXED[precision] == "float16" else ""
-        raise UserError(
-            f"{where}judge.dtype {dtype} with trainer.precision {precision}{on_cpu}; expected judge.dtype {wanted} or "
-            "float32"
-        )
+        is_other = ", which is bf16-mixed on a CPU" if on_cpu and _MIXED[precision] == "float16" else ""
+        expected = f"judge.dtype {wanted} or float32"
+        raise UserError(f"{where}judge.dtype {dtype} with trainer.precision {precision}{is_other}; expected {expected}")

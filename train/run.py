@@ -88,7 +88,7 @@ def train(
 
     Returns:
         The finished run. None after a dry run (`dry_run`), which prints what would be trained and what memory a step
-        needs, reads no data, and writes nothing.
+        needs, and writes nothing.
 
     Raises:
         UserError: If the run folder is taken, nothing can be resumed, data is unusable, or there is no best checkpoint.
@@ -117,7 +117,7 @@ def train(
         # One lock for all processes of a run, which share its folder
         if is_global_zero():
             until_the_end.enter_context(run_lock(folder))
-        if recipe.method == "auto" or recipe.folds or (recipe.refit and recipe.method == "lora"):
+        if recipe.several_runs:
             from .cross_validate import cross_validate  # imports the statistics, which a single run does not need
 
             cross_validate(recipe, parser, parsed, dataset, watching)

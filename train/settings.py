@@ -182,6 +182,11 @@ class Recipe:
     data: DataSettings = field(kw_only=True)
     trainer: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
+    @property
+    def several_runs(self) -> bool:
+        """Whether judges are trained and compared before the one that the run is."""
+        return self.method == "auto" or self.folds > 0 or (self.refit and self.method == "lora")
+
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted names as mappings in mappings."""

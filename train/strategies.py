@@ -339,6 +339,19 @@ def check_accelerator(recipe: Recipe) -> None:
         say("the GPU of this machine stays idle: the recipe has trainer.accelerator cpu")
 
 
+def check_processes(count: int) -> None:
+    """Check that there is one process, as several runs need it.
+
+    Raises:
+        UserError: If there are more.
+    """
+    if count > 1:
+        raise UserError(
+            f"{count} processes with several runs (folds, method auto, or refit with method lora); "
+            "expected trainer.devices 1"
+        )
+
+
 def check_strategy(recipe: Recipe) -> None:
     """Check that a strategy fits, and that `train` can continue and `export` can read the checkpoints it writes.
 

@@ -14,12 +14,11 @@ from lightning.pytorch.callbacks import Callback, LearningRateMonitor, TQDMProgr
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from rich.console import Console
 
-from ..core.errors import UserError
 from ..models import CHECKPOINTS
 from .checkpointing import AtomicCheckpoints, EarlyStopping, ModelCheckpoint, PreemptionCheckpoints
 from .module import MONITOR, CompileLayers, FillCache
 from .settings import LOGS, Recipe
-from .strategies import SameCheckpoint, check_strategy, refused_by_lightning, started_by
+from .strategies import SameCheckpoint, check_processes, check_strategy, refused_by_lightning, started_by
 from .throughput import ProgressLines, StepClock, Throughput
 from .told import RunFacts
 
@@ -121,9 +120,6 @@ def build_trainer(
             num_sanity_val_steps=0,
             plugins=[AtomicCheckpoints(), *started_by()],
         )
-    if one_process and trainer.world_size > 1:
-        raise UserError(
-            f"{trainer.world_size} processes with several runs (folds, method auto, or refit with method lora); "
-            "expected trainer.devices 1"
-        )
+    if one_process:
+        check_processes(trainer.world_size)
     return trainer

@@ -40,7 +40,7 @@ class CheckedClip(NamedTuple):
     path: str | None
 
 
-def find_clip(value: Any, where: str, folder: Path, root: str | Path | None = None) -> ClipCell:
+def find_clip(value: Any, where: str, folder: Path, root: str | Path | None = None, may_name: bool = False) -> ClipCell:
     """The clip that a cell refers to. If there is none, it holds an `AudioError`, so that only this pair is skipped.
 
     Args:
@@ -48,7 +48,8 @@ def find_clip(value: Any, where: str, folder: Path, root: str | Path | None = No
             audio.
         where: The cell, for messages.
         folder: The folder of the table, resolved.
-        root: Another folder in which audio may lie, see `resolve_inside`.
+        root: Another folder in which audio may lie, see `resolve_inside`, as for `may_name`.
+        may_name: Whether the command has an option for it.
     """
     value = path_or_bytes(value)
     if isinstance(value, EmbeddedClip):
@@ -56,7 +57,7 @@ def find_clip(value: Any, where: str, folder: Path, root: str | Path | None = No
     if not isinstance(value, str) or not value:
         return ClipCell(AudioError(f"value {shown(value)}; expected the path of an audio file"), where)
     try:
-        return ClipCell(resolve_inside(folder, value, where, also=root), where)
+        return ClipCell(resolve_inside(folder, value, where, also=root, may_name=may_name), where)
     except DataError as error:
         return ClipCell(AudioError(str(error).removeprefix(f"{where}: ")), where)
 

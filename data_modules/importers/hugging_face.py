@@ -280,7 +280,7 @@ def _find(value: Any, where: str, folder: Path, root: Path, audio_root: str | No
                 return find_clip(path.relative_to(allowed).as_posix(), where, allowed)
         if os.path.isabs(value) and Path(value).is_relative_to(folder):
             value = Path(value).relative_to(folder).as_posix()
-    return find_clip(value, where, root, audio_root)
+    return find_clip(value, where, root, audio_root, may_name=True)
 
 
 def _reason(error: Exception) -> str:

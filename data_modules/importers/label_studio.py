@@ -147,7 +147,7 @@ def read(path: Path, options: Options) -> Imported:
         present = ", ".join(map(shown, sorted(controls)))
         raise DataError(f"{path}: no annotation has a control {shown(control)}; they have {present}")
 
-    find = partial(find_clip, folder=folder, root=options.audio_root)
+    find = partial(find_clip, folder=folder, root=options.audio_root, may_name=True)
     rows = [(task.where, _pair_row(task, response, mapping, find)) for task in tasks for response in mapping.responses]
     # Where no field says the group, `assemble` makes groups of contexts.
     grouped = any(ours == "group_id" for ours, _ in mapping.fields)

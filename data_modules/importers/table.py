@@ -125,7 +125,7 @@ def read(path: Path, options: Options) -> Imported:
     # First, so that a wrong option is reported before a large table is read.
     mapping = mapping_from(options)
     ratings = read_rating_tables(options.ratings, NAMES)
-    find = partial(find_clip, folder=path.parent.resolve(), root=options.audio_root)
+    find = partial(find_clip, folder=path.parent.resolve(), root=options.audio_root, may_name=True)
     return read_pairs(read_table(path), ratings, mapping, find)
 
 

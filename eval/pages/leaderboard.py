@@ -57,9 +57,7 @@ def _pair(manifest: Path, record: TableRow) -> Pair | None:
     # A page without this player is worth more than none: clips may have been moved since they were scored
     try:
         response, *context = [
-            resolve_inside(manifest.parent.resolve(), clip, f"{manifest}: ", may_name=False)
-            for clip in clips
-            if clip is not None
+            resolve_inside(manifest.parent.resolve(), clip, f"{manifest}: ") for clip in clips if clip is not None
         ]
     except UserError:
         return None

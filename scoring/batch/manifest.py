@@ -292,14 +292,20 @@ class Row(NamedTuple):
 class RowReader:
     """Makes pairs of rows. Paths are relative to one folder and stay in it, or lie in another one that is named."""
 
-    def __init__(self, folder: Path | None, audio_root: Path | None = None, copied: Mapping[str, Column] = {}) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        audio_root: Path | None = None,
+        copied: Mapping[str, Column] = {},
+        may_name: bool = True,
+    ) -> None:
         """Say what paths are relative to (None = rows hold the clips themselves, and a path is an error), another
-        folder in which clips may lie, see `resolve_inside`, and which columns are copied as text (`Manifest.copied`);
-        what is nested becomes None."""
+        folder in which clips may lie and whether there is an option for it, see `resolve_inside`, and which columns are
+        copied as text (`Manifest.copied`); what is nested becomes None."""
         self.copied = tuple(copied.values())
         self._copied = tuple(copied)
         self._folder = None if folder is None else folder.resolve()
-        self._resolve = lru_cache(_PATHS_KEPT)(partial(resolve_inside, also=audio_root))
+        self._resolve = lru_cache(_PATHS_KEPT)(partial(resolve_inside, also=audio_root, may_name=may_name))
 
     def of_record(self, record: ManifestRow, path: Path) -> Row:
         """A row of a manifest.

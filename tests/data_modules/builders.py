@@ -77,7 +77,7 @@ class Source(Given):
         pairs, ratings = tables or (self.table("pairs.csv", self.pairs), self.table("ratings.csv", self.ratings))
         storing = {name: options.pop(name) for name in STORING if name in options}
         mapping = {"columns": {}, "rating_columns": {}, "dimensions": [EMPATHY], **options}
-        find = partial(find_clip, folder=self.folder.resolve())
+        find = partial(find_clip, folder=self.folder.resolve(), may_name=True)  # as `import table`
         rated = read_rating_tables([ratings] if ratings else [], NAMES)
         return assemble(read_pairs(read_table(pairs), rated, TableMapping(**mapping), find), self.out, **storing)
 

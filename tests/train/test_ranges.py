@@ -64,6 +64,9 @@ def test_a_precision_with_which_a_run_would_fail_is_refused_first(precision, par
     assert [parser.parse([*words, good]).trainer.precision for good in ("32", "16-mixed")] == [32, "16-mixed"]
 
 
+ON_CPU = ["--trainer.accelerator", "cpu"]
+
+
 @pytest.mark.parametrize(
     ("dtype", "precision", "more", "message"),
     [
@@ -71,6 +74,9 @@ def test_a_precision_with_which_a_run_would_fail_is_refused_first(precision, par
         ("float16", "16-mixed", [], "16-mixed, which is bf16-mixed on a CPU; expected judge.dtype bfloat16 or float32"),
         ("bfloat16", "16-mixed", ["--dry-run"], "trainer.precision 16-mixed; expected judge.dtype float16 or float32"),
         ("float16", "bf16", ["--dry-run"], "with trainer.precision bf16; expected judge.dtype bfloat16 or float32"),
+        ("float16", "16-mixed", [*ON_CPU, "--dry-run"], "16-mixed, which is bf16-mixed on a CPU; expected judge.dtype"),
+        ("bfloat16", "16-mixed", [*ON_CPU, "--dry-run"], None),
+        ("float16", "16-mixed", ["--trainer.accelerator", "gpu"], None),  # that there is none is told later
         *(("bfloat16", precision, [], None) for precision in ("bf16-mixed", "16-mixed", "32")),
         *(("float32", precision, [], None) for precision in ("bf16-mixed", "16-mixed")),
         ("float16", "16", ["--dry-run"], None),
@@ -79,11 +85,12 @@ def test_a_precision_with_which_a_run_would_fail_is_refused_first(precision, par
 )
 def test_states_in_the_other_16_bits_than_autocast_are_refused(dtype, precision, more, message, parser):
     """Their first concatenation would end the run, on GPUs as on the CPU; a dry run may be for a GPU."""
-    words = ["--config", "nano", "--data.path", "d", "--judge.dtype", dtype, "--trainer.precision", precision, *more]
+    words = ["--config", "nano", "--data.path", "d", "--trainer.accelerator", "auto"]
+    words += ["--judge.dtype", dtype, "--trainer.precision", precision, *more]
     if message is None:
         assert parser.parse(words).judge.dtype == dtype
     else:
-        with pytest.raises(UserError, match=rf"^judge\.dtype {dtype} .*{re.escape(message)}$"):
+        with pytest.raises(UserError, match=rf"^judge\.dtype {dtype} .*{re.escape(message)}"):
             parser.parse(words)
 
 

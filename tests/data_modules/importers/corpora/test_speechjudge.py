@@ -10,7 +10,7 @@ import pytest
 from empathy_judge.data_modules.importers.corpora import speechjudge
 from empathy_judge.data_modules.schema import PairDataset
 
-from ...builders import Download, preferences
+from ...builders import Download, preferences, reasons
 
 _AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
@@ -148,6 +148,13 @@ def test_whole_numbers_are_rater_ids_and_nobody_says_a_thing_twice(source):
     source.compare((200, 300), ["A+1", "A+1"])["rater"] = [7, 8]
     dataset = source.skips("rows.jsonl, row 2", ": rater '7' has compared these at")
     assert source.preferences(dataset) == [("200", "300", "7", 1.0), ("300", "200", "8", 1.0), ("200", "300", "8", 1.0)]
+
+
+def test_no_option_is_named_that_the_command_has_not(source):
+    source.compare((200, 300), ["A+1"])
+    source.compare((400, 500), ["A+1"]).update(audioA=__file__)
+    ((_, reason),) = reasons(source.skips("rows.jsonl, row 2 (line 2)", "leaves the folder"))
+    assert reason.endswith("; expected a path relative to it")
 
 
 @pytest.mark.parametrize(
