@@ -159,7 +159,7 @@ DOORS: dict[str, Callable[..., Any]] = {
     "stress": lambda data, *_: stress(SimpleNamespace(), PairDataset.load(data)),  # pyright: ignore[reportArgumentType]
     "split": lambda data, *_: split_dataset(data, overwrite=True),
     "train": lambda data, _, arguments: train(arguments(data.parent / "run", data__path=data)),
-    "folds": lambda data, _, arguments: train(arguments(data.parent / "run", data__path=data, folds=2)),
+    "folds": lambda data, _, arguments: train(arguments(data.parent / "run", data__path=data, folds=3)),
 }
 
 
