@@ -269,11 +269,9 @@ def fit(name: str, ear: str, folder: Path | None, options: argparse.Namespace) -
     dataset = load_set(name, options.data, options.work)
     silence = None if folder is None or options.silence >= WHOLE_WINDOW else options.silence
     window = "30 s" if silence is None else f"clip + {silence:g} s"
-    if folder is None:
-        judge = judge_on("nano", dataset, silence)
-    else:
-        judge = judge_on(str(folder), dataset, silence, options.depth)
-        ear += "" if options.depth is None else f", depth {options.depth:g}"
+    depth = None if folder is None else options.depth
+    ear += "" if depth is None else f", depth {depth:g}"
+    judge = judge_on("nano" if folder is None else str(folder), dataset, silence, depth)
     begun = time.process_time()
     activations = activations_of(dataset, judge, options.work / name / f"{ear} {window}.npz".replace(" ", "_"))
     print(f"{name}, {ear}, {window}: activations, {time.process_time() - begun:.0f} CPU s", flush=True)

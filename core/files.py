@@ -172,14 +172,14 @@ def resolve_inside(
     path, exists, reason = root, False, ""
     roots = [root] if also is None else [root, Path(also).resolve()]
     given = Path(relative)
-    if given.is_absolute() and ".." not in given.parts:
+    if whole := given.is_absolute() and ".." not in given.parts:
         # Below one of the folders it says no more than the path from there
         named = next((folder for folder in (*roots, Path(also or root)) if given.is_relative_to(folder)), None)
         relative = relative if named is None else str(given.relative_to(named))
     if not stays_inside(relative):
         helps = False
         with suppress(OSError, ValueError):  # no permission, a zero byte
-            helps = may_name and also is None and ".." not in given.parts and given.is_absolute() and given.is_file()
+            helps = may_name and also is None and whole and given.is_file()
         raise _outside(where, relative, root, _or_named(given.parent) * helps)
     try:
         path, exists = _resolved(root / relative)

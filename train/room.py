@@ -55,9 +55,8 @@ def ways_to_fit(
     on_gpu = recipe.trainer.get("accelerator") != "cpu"
     # What `check_strategy` refuses beside FSDP2 is no way, and several runs are no work for several processes
     sharded: list[tuple[list[str], StepMemory]] = []
-    one_process = recipe.folds or recipe.method == "auto" or recipe.refit
     spreads = recipe.data.batch_tokens != "auto" and recipe.trainer.get("precision") in PRECISIONS
-    if on_gpu and not one_process and spreads and recipe.judge.quantization == "none":
+    if on_gpu and not recipe.several_runs and spreads and recipe.judge.quantization == "none":
         name = [] if there else [cheaper]
         if not shards:
             name = [f"--config {_FSDP2}", *_again(_FSDP2, named)]
