@@ -29,8 +29,8 @@ $(READY): $(BASE)
 demo: $(BASE)
 	$(BIN)/empathy-judge demo --out demo
 
-# The nano backbone, in one thread and three and a half hours; killed and called again, it goes on and ends in the same
-# bytes. Its teacher is fetched by hash and compared with CTranslate2
+# The nano backbone, in three and a half hours (one thread, two for the corpora); killed and called again, it goes on
+# and ends in the same bytes. Its teacher is fetched by hash and compared with CTranslate2
 EMPATHY_JUDGE_REAL_DATA ?= ../shared/data
 nano: $(READY)
 	$(BIN)/python benchmarks/real_ear.py "$(EMPATHY_JUDGE_REAL_DATA)" --work build/ear --ears base --sets
