@@ -32,7 +32,7 @@ from .settings import Recipe
 
 KEPT = (
     "optimizer.learning_rate", "optimizer.head_learning_rate", "optimizer.weight_decay", "judge.pooling", "judge.depth",
-    "judge.depth_norm", "judge.head", "judge.lora.alpha", "judge.lora.method",
+    "judge.depth_norm", "judge.window_seconds", "judge.head", "judge.lora.alpha", "judge.lora.method",
 )  # fmt: skip
 """Settings that a run keeps when it goes on: those of the optimizer stand in the checkpoint, and with another of the
 judge the same weights would mean something else."""

@@ -195,6 +195,14 @@ def test_the_window_is_the_same_in_training_and_scoring(whisper, train_arguments
         torch.testing.assert_close(scores, expected, atol=1e-5, rtol=0)
 
 
+def test_a_run_does_not_go_on_in_another_window(whisper, train_arguments, tmp_path):
+    words = {**READ, "judge__backbone": whisper.folder, "method": "lora", "judge__lora__parts": "[]"}
+    train(train_arguments(tmp_path / "run", **words, judge__window_seconds=1, trainer__max_epochs=1))
+    again = train_arguments(tmp_path / "run", **words, judge__window_seconds=0.5, trainer__max_epochs=2)
+    with pytest.raises(UserError, match=r"was begun with judge.window_seconds 1.0, now 0.5; expected the same"):
+        train([*again, "--resume", "true"])
+
+
 def test_states_of_two_windows_are_not_mixed_up_in_a_cache(whisper, tmp_path):
     names = {
         ClipStates(_judge(whisper.folder, window), DiskStore(tmp_path)).name(Clip(torch.ones(9_000).numpy(), RATE))
