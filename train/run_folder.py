@@ -104,9 +104,6 @@ def starting_point(run: Path, resume: bool | Literal["auto"]) -> Path | None:
     Raises:
         UserError: If there shall be one and is none, or the other way round.
     """
-    # left by a kill; only the first process deletes: others could delete what it is already writing
-    for unfinished in (run / CHECKPOINTS).glob(".*.tmp") if is_global_zero() else ():
-        unfinished.unlink(missing_ok=True)
     checkpoint, passed_over = find_resumable(run / CHECKPOINTS)
     for line in passed_over if is_global_zero() else ():
         say(f"passed over {line}", "yellow")
@@ -149,6 +146,7 @@ def begin(recipe: Recipe, text: str) -> tuple[Path, Resumed]:
         UserError: As `run_folder` and `starting_point`, or if the settings are others than those of the checkpoint.
     """
     folder = run_folder(recipe)
+    delete_unfinished(folder)
     checkpoint = starting_point(folder, recipe.resume)
     # A probe is fitted anew, which takes no longer than resuming
     if recipe.method == PROBE:
@@ -169,6 +167,13 @@ def begin(recipe: Recipe, text: str) -> tuple[Path, Resumed]:
     kernel = {"landmarks": saved.landmarks, "beside_landmarks": saved.beside_landmarks}
     found = content["order"].get("data.batch_tokens")
     return folder, Resumed(checkpoint, position_of(content), content["loops"], found, kernel)
+
+
+def delete_unfinished(run: Path) -> None:
+    """Delete what a kill left half-written; whoever does has the lock of the run, and is its first process: others
+    could delete what it is already writing."""
+    for unfinished in (run / CHECKPOINTS).glob(".*.tmp") if is_global_zero() else ():
+        unfinished.unlink(missing_ok=True)
 
 
 def find_resumable(folder: Path) -> tuple[Path | None, list[str]]:

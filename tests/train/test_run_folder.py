@@ -293,14 +293,21 @@ def test_only_the_first_process_deletes_what_a_kill_left(tmp_path, monkeypatch):
     left = checkpoints / ".0123abcd.tmp"
     left.touch()
     monkeypatch.setattr(run_folder.rank_zero_only, "rank", 1)
-    assert run_folder.starting_point(tmp_path, "auto") is None
+    run_folder.delete_unfinished(tmp_path)
     assert left.exists()
     monkeypatch.setattr(run_folder.rank_zero_only, "rank", 0)
     listed = Path.glob
     vanished = checkpoints / ".4567abcd.tmp"
     monkeypatch.setattr(Path, "glob", lambda *words: [*([vanished] if words[1] == ".*.tmp" else []), *listed(*words)])
-    assert run_folder.starting_point(tmp_path, "auto") is None
+    run_folder.delete_unfinished(tmp_path)
     assert not left.exists()
+
+
+def test_a_dry_run_deletes_nothing_that_a_training_is_writing(run, train_arguments):
+    being_written = run / "checkpoints" / ".0123abcd.tmp"
+    being_written.touch()
+    train([*train_arguments(run), "--resume", "auto", "--dry-run"])
+    assert being_written.exists()
 
 
 @pytest.mark.parametrize("text", ["data: {path: d}  # mine\nseed: 1\n", "- a list\n"])
