@@ -44,6 +44,7 @@ ERRORS = 2.0
 """Standard errors over groups by which the audio encoder alone must do better for the other blocks to be left out."""
 _FAR = 1e3  # a coordinate far from all standardised features
 _LEAST = 1e-9  # share of the largest eigenvalue; a direction with less is rounding error
+_ROUNDING = 1e-12  # share of the sum of squares; a variance with less is rounding error
 
 
 class FeatureBatch(NamedTuple):
@@ -76,7 +77,8 @@ class Solution:
 
     @property
     def unexplained(self) -> float:
-        """Squared error on groups left out, as a share of the variance of the targets; the mean over dimensions."""
+        """Squared error on groups left out, as a share of the variance of the targets; the mean over dimensions that
+        have any."""
         return self.record["unexplained"][_name(self.record["width"], tuple(self.record["omitted"]))]
 
     @property
@@ -183,7 +185,7 @@ def fit(
         for choice in (choices := list(choices)):
             if choice not in candidates:
                 candidates[choice] = equations_of(*choice)
-        return min(choices, key=lambda choice: float(candidates[choice].losses[:, kind].min(0).mean()))
+        return min(choices, key=lambda choice: _least(candidates[choice].losses[:, kind]))
 
     def measured(choice: _Choice) -> list[tuple[np.ndarray, np.ndarray]]:
         """Errors and agreement in each division into folds."""
@@ -239,8 +241,7 @@ def fit(
         "ranks": ranks,
         "penalty": penalties.tolist(),
         "unexplained": {
-            _name(*choice): float(fitted.losses[:, columns[ranks]].min(0).mean())
-            for choice, fitted in candidates.items()
+            _name(*choice): _least(fitted.losses[:, columns[ranks]]) for choice, fitted in candidates.items()
         },
         "pairs": equations.pairs,
         "landmarks": len(scaled),
@@ -312,8 +313,8 @@ class _NormalEquations:
 
     @cached_property
     def losses(self) -> np.ndarray:
-        """Squared error on the folds left out, as a share of the variance `(penalties, dimensions)`. After this, no
-        pairs may be added."""
+        """Squared error on the folds left out, as a share of the variance `(penalties, dimensions)`; NaN where the
+        targets of a dimension are all equal. After this, no pairs may be added."""
         losses, decomposed = np.zeros((len(PENALTIES), self._dimensions)), dict[int | None, Any]()
         for dimension in range(self._dimensions):
             totals = self._summed(dimension)
@@ -328,9 +329,8 @@ class _NormalEquations:
                     # The squared error from the sums alone, as the pairs themselves are gone
                     error = yy - 2 * (beta @ xy + bias * y1) + beta @ xx @ beta + 2 * bias * (beta @ x1) + bias**2 * n
                     losses[number, dimension] += error
-            variance = totals[3] - totals[4] ** 2 / totals[5]
             # Shares of the variance, so that dimensions on scales of other lengths weigh the same in their mean
-            losses[:, dimension] /= max(variance, 1e-12)
+            losses[:, dimension] /= _variance(*totals[3:])
         return losses
 
     def _solved(
@@ -369,14 +369,13 @@ class _NormalEquations:
         """What `left_out` is worth.
 
         Returns:
-            Weighted squared errors as shares of the variance `(pairs, dimensions)`, 0 where a pair is not rated; and
+            Weighted squared errors as shares of the variance `(pairs, dimensions)`, 0 where there is none; and
             Spearman with the ratings `(dimensions,)`, the mean over folds, except those where either is constant; 0 if
             no fold remains.
         """
         folds, predicted = self._fold_of(portion.groups), self.left_out(portion, block_scale)
-        totals = [self._summed(dimension) for dimension in range(self._dimensions)]
-        variance = np.array([yy - y1**2 / n for _, _, _, yy, y1, n in totals])
-        errors = np.nan_to_num(portion.weights * (predicted - portion.targets) ** 2) / np.maximum(variance, 1e-12)
+        variance = np.array([_variance(*self._summed(dimension)[3:]) for dimension in range(self._dimensions)])
+        errors = np.nan_to_num(portion.weights * (predicted - portion.targets) ** 2 / variance)
         agreements = np.zeros(self._dimensions)
         for dimension in range(self._dimensions):
             correlations = []
@@ -399,6 +398,19 @@ class _NormalEquations:
         return self._map @ betas, biases, PENALTIES[best]
 
 
+def _variance(yy: float, y1: float, n: float) -> float:
+    """Squared deviations from the mean; NaN where targets are all equal, so that a share of them is no rounding."""
+    variance = yy - y1**2 / n
+    return variance if variance > _ROUNDING * yy else np.nan
+
+
+def _least(losses: np.ndarray) -> float:
+    """Mean over dimensions of the smallest loss `(penalties, dimensions)`; 1 where no dimension has any."""
+    smallest = losses.min(0)
+    known = smallest[~np.isnan(smallest)]
+    return float(known.mean()) if len(known) else 1.0
+
+
 def scale_blocks(features: np.ndarray, blocks: np.ndarray, omitted: Sequence[int] = ()) -> np.ndarray:
     """Factors that make the variances of each block add up to 1 / blocks, where only blocks that vary are counted."""
     totals = np.bincount(blocks, features.var(0))
@@ -419,7 +431,7 @@ def _ranks(targets: np.ndarray, known: np.ndarray) -> np.ndarray:
             (np.searchsorted(ordered, values) + np.searchsorted(ordered, values, "right")) / 2
             for values in (ordered, targets[:, column])
         )
-        if np.ptp(ordered) > 0:
+        if len(ordered) and np.ptp(ordered) > 0:
             # In rating points, since the head and its calibration know no other unit
             spread = ordered.mean() + ordered.std() * (ranks - of_known.mean()) / of_known.std()
             ranked[:, column] = np.where(np.isnan(targets[:, column]), np.nan, spread)

@@ -112,6 +112,31 @@ def test_ratings_of_one_group_are_refused():
     assert len(PENALTIES) > 10
 
 
+def test_a_dimension_whose_ratings_are_all_equal_has_no_say_in_what_is_chosen():
+    """Its squared error and its variance are rounding errors, and their quotient decided on the kernel."""
+    data = portion(240, dimensions=1)
+    for level in (3.0, 3.1, 13 / 3):
+        both = data._replace(
+            targets=np.column_stack([data.targets, np.full(240, level)]), weights=np.ones((240, 2)) * 3
+        )
+        found = fit(both, BLOCKS, may_rank=True)
+        alone = fit(data._replace(weights=both.weights[:, :1]), BLOCKS, may_rank=True)
+        assert found.record["unexplained"] == pytest.approx(alone.record["unexplained"], rel=1e-9)
+        np.testing.assert_allclose(found.predict(data.features)[:, 0], alone.predict(data.features)[:, 0], atol=1e-9)
+        np.testing.assert_allclose(found.predict(data.features)[:, 1], level, atol=1e-6)
+    equal = fit(both._replace(targets=np.full((240, 2), 3.1)), BLOCKS, may_omit=True, may_rank=True)
+    assert equal.unexplained == 1
+    np.testing.assert_allclose(equal.predict(data.features), 3.1, atol=1e-6)
+
+
+@pytest.mark.parametrize("may_rank", [False, True])
+def test_a_dimension_without_ratings_is_refused(may_rank):
+    data = portion(30)
+    without = np.where([False, True], np.nan, data.targets)
+    with pytest.raises(ValueError, match="dimension 1 has ratings of fewer than two groups"):
+        fit(data._replace(targets=without), BLOCKS, may_rank=may_rank)
+
+
 FIRST_NINE = np.repeat([0, 1], [9, 3])
 
 
