@@ -180,16 +180,9 @@ class PairDataModule(L.LightningDataModule):
                     f"{' or '.join(map(repr, self.train_splits))}; expected ratings of every dimension, a "
                     "dataset without this one, or data.preference_share 1 where people compared pairs"
                 )
-            means = self.validation.scores[:, column]
-            means = means[~means.isnan()]
-            decided = any(item.strength[column] > 0 for item in self.validation_preferences)
-            if not decided and (len(means) < MIN_ITEMS or means.min() == means.max()):
-                where = f"{self.settings.path}, split {' or '.join(map(repr, self.validation_splits))}"
-                kinds = len(set(means.tolist()))
-                raise DataError(
-                    f"{where}: {dimension.name!r} has {len(means)} rated pairs with {kinds} different means; expected "
-                    f"at least {MIN_ITEMS} pairs, not all rated alike, to choose the best checkpoint by"
-                )
+        if (problem := undecided(self.dimensions, self.validation, self.validation_preferences)) is not None:
+            where = f"{self.settings.path}, split {' or '.join(map(repr, self.validation_splits))}"
+            raise DataError(f"{where}: {problem}, to choose the best checkpoint by")
 
     def mean_ratings(self) -> Tensor:
         """Mean rating of each dimension; the middle of the scale where there is none."""
@@ -355,6 +348,22 @@ class PairDataModule(L.LightningDataModule):
             # where a GPU trains: to pin memory is to occupy one, which may be somebody else's
             pin_memory=trainer is not None and trainer.strategy.root_device.type == "cuda",
         )
+
+
+def undecided(dimensions: Sequence[Dimension], rated: RatedPairs, preferences: Sequence[ComparedPair]) -> str | None:
+    """Why pairs, with the preferences between them, say of no two checkpoints which is better on one of these
+    dimensions, and what is expected; None = they do."""
+    for column, dimension in enumerate(dimensions):
+        means = rated.scores[:, column]
+        means = means[~means.isnan()]
+        decided = any(item.strength[column] > 0 for item in preferences)
+        if not decided and (len(means) < MIN_ITEMS or means.min() == means.max()):
+            kinds = len(set(means.tolist()))
+            return (
+                f"{dimension.name!r} has {len(means)} rated pairs with {kinds} different means; expected at least "
+                f"{MIN_ITEMS} pairs, not all rated alike"
+            )
+    return None
 
 
 def _begin_reading(_: int) -> None:

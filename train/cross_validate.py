@@ -21,7 +21,6 @@ from lightning.pytorch.callbacks import Callback
 from ..core.processes import say
 from ..core.written import write_files
 from ..data_modules.datamodule import RunPairs
-from ..data_modules.folds import even_folds
 from ..data_modules.schema import Pair, PairDataset
 from ..models import BEST, CALIBRATION_FILE, CHECKPOINTS, CONFIG_FILE
 from ..models.closed_form import EXACT, LANDMARKS
@@ -196,11 +195,10 @@ def _folds(recipe: Recipe, pairs: AllPairs, method: str) -> Iterator[_Fold]:
     if not recipe.folds:
         yield _Fold("", None, pairs.of_validation, None)
         return
-    ids = np.array([pair.pair_id for pair in pairs.pairs], dtype=object)
-    folds = [frozenset(ids[rows].tolist()) for _, rows in even_folds(pairs.groups, recipe.folds, recipe.seed).split()]
+    folds = pairs.folds(recipe)
     # the same for all folds although they differ in their number of pairs
-    smallest = len(ids) - max(map(len, folds))
-    landmarks = LANDMARKS if smallest > EXACT else min(len(ids), EXACT)
+    smallest = len(pairs.pairs) - max(map(len, folds))
+    landmarks = LANDMARKS if smallest > EXACT else min(len(pairs.pairs), EXACT)
     for number, fold in enumerate(folds):
         choosing = fold if method == PROBE else folds[(number + 1) % len(folds)]
         left_out = [pair for pair in pairs.pairs if pair.pair_id in fold]

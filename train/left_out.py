@@ -17,8 +17,11 @@ from ..core.disk_store import DiskStore
 from ..core.errors import AudioError, UserError, counted
 from ..core.files import replace_file
 from ..core.processes import say
+from ..data_modules.datamodule import undecided
+from ..data_modules.folds import even_folds
 from ..data_modules.schema import Dimension, Pair, PairDataset
 from ..data_modules.splits import kept_together
+from ..data_modules.training_items import RatedPairs, human_comparisons
 from ..data_modules.unchanged import check_unchanged
 from ..eval.judges import OK
 from ..eval.judges.scores_file import ScoresFile
@@ -27,6 +30,7 @@ from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
 from ..models.heads import Prediction
 from ..scoring.artifact import load_any
 from ..scoring.predictor import Predictor, placed
+from .probe import check_probe
 from .run_folder import LORA, PROBE
 from .settings import Recipe
 from .validation import lead_interval
@@ -79,6 +83,12 @@ class AllPairs:
         """Their ids."""
         return frozenset(pair.pair_id for pair in self.pairs)
 
+    def folds(self, recipe: Recipe) -> list[frozenset[str]]:
+        """The ids of the pairs of each fold."""
+        ids = np.array([pair.pair_id for pair in self.pairs], dtype=object)
+        splits = even_folds(self.groups, recipe.folds, recipe.seed).split()
+        return [frozenset(ids[rows].tolist()) for _, rows in splits]
+
     def count_groups(self, ids: Collection[str]) -> int:
         """Groups, or speakers, that the named of these pairs come from."""
         return len({group for pair, group in zip(self.pairs, self.groups.tolist(), strict=True) if pair.pair_id in ids})
@@ -90,7 +100,8 @@ class AllPairs:
 
 
 def check_choice(recipe: Recipe) -> None:
-    """Check that a recipe of several runs (method auto, folds or refit) has folds enough and ratings to choose by.
+    """Check that a recipe of several runs (method auto, folds or refit) has folds enough and ratings to choose by, and
+    one with a probe what this reads.
 
     Raises:
         UserError: If not.
@@ -104,20 +115,23 @@ def check_choice(recipe: Recipe) -> None:
     if recipe.folds and recipe.folds < least:
         why = "a fold is left out, one chooses, and one is trained on" if least == 3 else "one is left out"
         raise UserError(f"folds {recipe.folds} with method {recipe.method}: {why}; expected at least {least}")
+    if recipe.method != LORA:
+        check_probe(recipe)
 
 
 def check_free(recipe: Recipe, folder: Path) -> None:
-    """Check that a folder has no runs, or that they shall be resumed.
+    """Check that a folder has no runs with a checkpoint, or that they shall be resumed.
 
     Raises:
         UserError: If not.
     """
-    if not recipe.resume and any((folder / method).exists() for method in (PROBE, LORA)):
+    # What a run leaves that was refused is no reason to refuse the next one
+    if not recipe.resume and any(any((folder / method).rglob("*.ckpt")) for method in (PROBE, LORA)):
         raise UserError(f"{folder}: already holds runs; expected another --run, or --resume true to continue them")
 
 
 def check_folds(recipe: Recipe, pairs: AllPairs) -> None:
-    """Check that the pairs have a group for each fold.
+    """Check that the pairs have a group for each fold, and each fold ratings that choose, before any is trained on.
 
     Raises:
         UserError: If not.
@@ -127,6 +141,10 @@ def check_folds(recipe: Recipe, pairs: AllPairs) -> None:
         raise UserError(
             f"folds {recipe.folds}: the pairs have {counted(groups, 'group')}; expected at most as many folds"
         )
+    for number, fold in enumerate(pairs.folds(recipe) if recipe.folds else (), start=1):
+        part = pairs.dataset.only(fold)
+        if (problem := undecided(pairs.dimensions, RatedPairs(part), human_comparisons(part))) is not None:
+            raise UserError(f"folds {recipe.folds}: in fold {number} {problem}, in each of fewer folds")
 
 
 def score_pairs(recipe: Recipe, run: Path, pairs: Sequence[Pair]) -> dict[str, Prediction]:

@@ -125,11 +125,11 @@ def check_probe(recipe: Recipe) -> None:
     """
     if not recipe.judge.head_input.of_clips:
         raise UserError(
-            "method probe with judge.head_input.audio none; expected --judge.head_input.audio all_layers, or of a "
-            "backbone without audio tower --judge.head_input.functionals true"
+            f"method {recipe.method} with judge.head_input.audio none; expected --judge.head_input.audio all_layers, "
+            "or of a backbone without audio tower --judge.head_input.functionals true"
         )
     if recipe.data.augmentation.active:
-        raise UserError("method probe with augmentation: it reads every clip once; expected none")
+        raise UserError(f"method {recipe.method} with augmentation: a probe reads every clip once; expected none")
 
 
 class FitProbe(Callback):

@@ -25,9 +25,10 @@ from scipy.stats import spearmanr
 from sklearn.model_selection import GroupKFold
 
 from ..conftest import failed, output_of
-from .conftest import BEST_FILE, OF_CLIPS, PROBE, read_by, scores_of
+from .conftest import BEST_FILE, OF_CLIPS, PROBE, read_by, scores_of, small_dataset
 
 BOTH = ["train", "validation"]
+NOTHING_OF_CLIPS = {"judge__head_input__audio": "none", "judge__head_input__functionals": "false"}
 
 
 @pytest.fixture(autouse=True)
@@ -249,6 +250,9 @@ def test_where_adapters_of_folds_began_is_the_mean_of_the_folds(train_arguments,
         ({"folds": 40}, "folds 40: the pairs have 7 groups"),
         ({"refit": "true", "data__preference_share": 1.0}, "there are no ratings to choose by"),
         ({"folds": 2, "trainer__devices": 2}, "2 processes with several runs"),
+        (NOTHING_OF_CLIPS, "method probe with judge.head_input.audio none; expected --judge.head_input.audio "),
+        ({"method": "auto", **NOTHING_OF_CLIPS}, "method auto with judge.head_input.audio none; expected"),
+        ({"method": "auto", "data__augmentation__gain_probability": 1}, "method auto with augmentation: a probe"),
     ],
 )
 def test_mistakes_are_one_line(overrides, message, train_arguments, tmp_path, capsys):
@@ -256,6 +260,22 @@ def test_mistakes_are_one_line(overrides, message, train_arguments, tmp_path, ca
     line = failed(capsys, "train", *words)
     assert message in line
     assert failed(capsys, "train", *words, "--dry-run") == line
+    main(["train", *train_arguments(tmp_path / "run", **PROBE, folds=3), "--dry-run"])
+    assert "error" not in capsys.readouterr().err  # nothing is left that is in the way
+
+
+def test_folds_too_small_to_choose_by_are_refused_before_any_is_trained_on(
+    train_arguments, dataset_folder, tmp_path, capsys
+):
+    data = small_dataset(tmp_path / "small", dataset_folder, 8)
+    words = train_arguments(tmp_path / "run", folds=12, data__path=data, **PROBE)
+    line = failed(capsys, "train", *words)
+    assert line == (
+        "error: folds 12: in fold 1 'empathy' has 2 rated pairs with 2 different means; expected at least 3 pairs, not "
+        "all rated alike, in each of fewer folds"
+    )
+    assert failed(capsys, "train", *words, "--dry-run") == line
+    assert not [*(tmp_path / "run").iterdir()]
 
 
 def test_what_is_finished_is_of_the_same_recipe_and_data(train_arguments, dataset_folder, tmp_path):
