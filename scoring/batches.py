@@ -230,12 +230,16 @@ def free_bytes(device: torch.device) -> int:
 
 def bytes_per_token(judge: EmpathyJudge) -> int:
     """What a layer holds of a token at once, at most: six vectors as wide as the hidden state and three of its MLP in
-    the precision of the weights, and two of each in float32, where norms and adapters compute."""
-    config: Any = getattr(judge.backbone, "language_model", judge.network).config
-    hidden = judge.backbone.hidden_size
-    inner = getattr(config, "intermediate_size", None) or 4 * hidden
+    the precision of the weights, and two of each in float32, where norms and adapters compute. Of an encoder without a
+    language model the states of all layers are kept, too."""
+    backbone: Any = judge.backbone
+    if "language_model" in backbone.parts:
+        network, hidden, kept = backbone.language_model, backbone.hidden_size, 0
+    else:
+        network, hidden, kept = backbone.tower, backbone.layer_sizes[1], backbone.audio_size
+    inner = getattr(network.config, "intermediate_size", None) or 4 * hidden
     weight = next(judge.network.parameters()).dtype.itemsize
-    return weight * (6 * hidden + 3 * inner) + 4 * (2 * hidden + 2 * inner)
+    return weight * (6 * hidden + 3 * inner + kept) + 4 * (2 * hidden + 2 * inner)
 
 
 def ran_out_of_memory(error: BaseException) -> bool:

@@ -74,9 +74,12 @@ def test_items_that_are_not_padded_make_full_batches_of_as_much_as_fits_into_mem
 
 def judge_on(name: str) -> Any:
     """As much of a judge as batches look at: 25 audio tokens for a second of audio at 100 Hz, in bfloat16."""
-    backbone = SimpleNamespace(sampling_rate=100, audio_tokens=lambda samples: samples // 4, hidden_size=64)
     network = torch.nn.Linear(1, 1, dtype=torch.bfloat16)
     network.config = SimpleNamespace(intermediate_size=100)
+    backbone = SimpleNamespace(
+        sampling_rate=100, audio_tokens=lambda samples: samples // 4, hidden_size=64, parts=["language_model"],
+        language_model=network,
+    )  # fmt: skip
     return SimpleNamespace(device=torch.device(name), backbone=backbone, network=network)
 
 

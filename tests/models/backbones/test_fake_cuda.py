@@ -28,7 +28,7 @@ from empathy_judge.models.settings import HeadInputSettings, HeadName, JudgeSett
 from empathy_judge.models.windows import EncodedClip, EncodedWindow
 from empathy_judge.scoring import clip_encoder
 from empathy_judge.scoring import predictor as scoring
-from empathy_judge.scoring.batches import Workers
+from empathy_judge.scoring.batches import Workers, tokens_in
 from empathy_judge.scoring.predictor import Predictor
 from empathy_judge.train.objective import OWN_LOSS, Labels, Objective
 from empathy_judge.train.settings import LossSettings, LossWeights
@@ -277,6 +277,7 @@ def scorer(gpu: OnCuda) -> None:
         patch.setattr(judge, "on_device", lambda made: gpu.fake(made).to(CUDA))
         for name in ("check_text", "question_tokens"):  # on the host
             patch.setattr(judge, name, partial(for_real, getattr(judge, name)))
+        assert 1 < tokens_in(judge, 2**24) < 16_384  # what a `Predictor` asks on a GPU that is there
         predictor = Predictor(judge, measures=True, tokens=150)
         (window,) = predictor._read(iter(asked), workers)
         computed = predictor._predict(window, 0, workers)

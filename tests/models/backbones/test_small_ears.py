@@ -24,6 +24,7 @@ from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.settings import HeadInputSettings, JudgeSettings, LoraSettings
 from empathy_judge.models.weight_files import read_checkpoint
 from empathy_judge.scoring.artifact import load_any
+from empathy_judge.scoring.batches import bytes_per_token
 from empathy_judge.scoring.predictor import Predictor
 from empathy_judge.train.run import train
 from lightning.pytorch.callbacks import LambdaCallback
@@ -31,7 +32,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoFeatureExtractor
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
-from ...conftest import failed
+from ...conftest import failed, output_of
+from ..conftest import saved
 from .conftest import RATE, SCALES, judge_of, refused
 
 READ = {
@@ -112,6 +114,17 @@ def test_a_probe_keeps_of_each_clip_what_it_needs(whisper, dataset_folder, encod
     states, _, _ = reader._encoder.encode(dict.fromkeys(dataset.pairs[0].clips))
     for clip in states.values():
         assert sum(tensor.untyped_storage().nbytes() for tensor in (clip[0].states, clip[0].layers)) == 3 * 2 * 32 * 4
+
+
+def test_a_dry_run_of_scoring_counts_the_states_of_all_layers_of_an_encoder(whisper, clips, tmp_path, capsys):
+    saved(_judge(whisper.folder, 1.0), tmp_path / "judge")
+    (clips / "rows.csv").write_text("response_audio\nr0.wav\nr1.wav\n")
+    words = ["score", tmp_path / "judge", "--manifest", clips / "rows.csv", "--dry-run", "--json"]
+    for more, limit in (([], None), (["--gpu-gib", "24"], 16_384)):
+        found = json.loads(output_of(capsys, *words, *more))
+        assert (found["rows"], found["batch_tokens"]) == (2, limit)
+    # three layers of 32 beside what a layer computes with: 4 (6 * 32 + 3 * 128 + 3 * 32) + 4 (2 * 32 + 2 * 128) bytes
+    assert bytes_per_token(_judge(whisper.folder, None)) == 3_968
 
 
 # ---------------------------------------------------------------- windows
