@@ -36,6 +36,7 @@ from ..data_modules.ratings import (
     A_NAME,
     LARGEST,
     N_RATINGS,
+    PANEL,
     SD,
     Check,
     RatingTable,
@@ -252,12 +253,14 @@ class Frame:
         """Refuse published means beside ratings on one dimension: the ceiling of neither holds for both."""
         if SD not in rows:
             return
-        single = rows.loc[~rows["is_judge"] & rows[SD].isna() & rows["score"].notna(), "rater_id"]
+        single = rows.loc[~rows["is_judge"] & rows[SD].isna() & rows["score"].notna(), ["rater_id", "pair_id"]]
         if len(single) and not np.isnan(rows[SD].to_numpy(float)).all():
-            raise UserError(
-                f"{self.source}: {dimension} has published means, and scores by {shown(single.iloc[0])}; expected "
-                f"--judges {shown(single.iloc[0])}, or only one of these"
-            )
+            rater, item = single.iloc[0]
+            if rater == PANEL:  # a row of the same table
+                found, cure = f"of item {shown(item)} one without {SD} and {N_RATINGS}", f"{SD} and {N_RATINGS} of all"
+            else:
+                found, cure = f"scores by {shown(rater)}", f"--judges {shown(rater)}, or only one of these"
+            raise UserError(f"{self.source}: {dimension} has published means, and {found}; expected {cure}")
 
 
 def clusters_by(names: Iterable[Any], ids: Iterable[str]) -> list[str]:

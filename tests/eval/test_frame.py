@@ -70,3 +70,7 @@ def test_published_means_have_a_ceiling_and_judges_beside_them(tmp_path):
     assert own.judges["gpt"].verdict.text.startswith("No rater can be compared")
     with pytest.raises(UserError, match="score has published means, and scores by 'gpt'; expected --judges 'gpt', or"):
         measure_agreement(frame, [])
+    means.write_text("item,mean,sd,n\na,1,0.6,4\nb,2,,\nc,3.5,1,5\nd,5,0.6,9\n")
+    message = "score has published means, and of item 'b' one without sd and n; expected sd and n of all$"
+    with pytest.raises(UserError, match=message):
+        measure_agreement(read_frame([means, f"gpt={judge}"], {}), ["gpt"])
