@@ -173,9 +173,14 @@ def resolve_inside(
     roots = [root] if also is None else [root, Path(also).resolve()]
     given = Path(relative)
     if whole := given.is_absolute() and ".." not in given.parts:
-        # Below one of the folders it says no more than the path from there
-        named = next((folder for folder in (*roots, Path(also or root)) if given.is_relative_to(folder)), None)
-        relative = relative if named is None else str(given.relative_to(named))
+        # Below one of the folders it says no more than the path from there. The folder may also have another name, by
+        # a link above it, as /tmp has on some systems
+        known, below = (*roots, Path(also or root)), given
+        if not any(given.is_relative_to(folder) for folder in known):
+            with suppress(OSError, RuntimeError, ValueError):
+                below = given.parent.resolve() / given.name
+        named = next((folder for folder in known if below.is_relative_to(folder)), None)
+        relative = relative if named is None else str(below.relative_to(named))
     if not stays_inside(relative):
         helps = False
         with suppress(OSError, ValueError):  # no permission, a zero byte

@@ -55,7 +55,8 @@ class Job:
     def reader(self, columns: Sequence[Column] = ()) -> RowReader:
         """The reader that makes pairs of the rows of the manifest; `columns` are those of scores."""
         taken = {column.name for column in row_columns(columns)}
-        return RowReader(self.manifest.parent, self.audio_root, Manifest(self.manifest).copied(taken))
+        copied = Manifest(self.manifest).copied(taken)
+        return RowReader(self.manifest.parent, self.audio_root, copied, may_name=True)
 
     def load(self, device: str | None) -> Scorer:
         """The judge on a device.

@@ -297,7 +297,7 @@ class RowReader:
         folder: Path | None,
         audio_root: Path | None = None,
         copied: Mapping[str, Column] = {},
-        may_name: bool = True,
+        may_name: bool = False,
     ) -> None:
         """Say what paths are relative to (None = rows hold the clips themselves, and a path is an error), another
         folder in which clips may lie and whether there is an option for it, see `resolve_inside`, and which columns are
@@ -378,5 +378,5 @@ def rows_of_manifest(path: Path, audio_root: Path | None) -> Iterator[Row]:
         DataError: As `Manifest.check`.
     """
     manifest = Manifest(path)
-    count, reader = manifest.check(), RowReader(path.parent, audio_root)
+    count, reader = manifest.check(), RowReader(path.parent, audio_root, may_name=True)
     return (reader.of_record(record, path) for record in manifest.read(0, count))

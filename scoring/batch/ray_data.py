@@ -124,7 +124,7 @@ class ScoreBatch:
             **settings: As for `Scorer.from_pretrained`.
         """
         self._scorer = Scorer.from_pretrained(judge, **settings)
-        self._reader = RowReader(None if folder is None else Path(folder), may_name=False)
+        self._reader = RowReader(None if folder is None else Path(folder))
         self._level = level
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

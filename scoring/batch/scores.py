@@ -124,7 +124,7 @@ def print_scores(
     # Before the first row: whoever reads the pipe gets no half of a table that is refused
     count = manifest.check()
     taken = {column.name for column in row_columns(scorer.columns)}
-    reader = RowReader(path.parent, audio_root, manifest.copied(taken))
+    reader = RowReader(path.parent, audio_root, manifest.copied(taken), may_name=True)
     file_columns = row_columns((*reader.copied, *scorer.columns))
     tally = Tally(file_columns)
     rows = (reader.of_record(record, path) for record in manifest.read(0, count))

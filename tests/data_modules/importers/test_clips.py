@@ -74,6 +74,13 @@ class TestBadAudio:
             source.pairs[1]["response_audio"] = path
             source.refuses(r"leaves the folder \S+; expected a path relative to it(?!,)")
 
+    def test_an_absolute_path_may_reach_the_folder_by_a_link_above_it(self, source):
+        """As below /tmp, which is /private/tmp on some systems."""
+        (source.folder.parent / "also").symlink_to(source.folder)
+        expected = source.load().pairs[1].response.read_bytes()
+        source.pairs[1]["response_audio"] = str(source.folder.parent / "also" / source.pairs[1]["response_audio"])
+        assert source.load(overwrite=True).pairs[1].response.read_bytes() == expected
+
     @pytest.mark.parametrize("path", ["a\0b.wav", "x" * 5_000, "clips", "loop/a.wav", "."])
     def test_paths_that_are_no_files(self, source, path):
         os.symlink("loop", source.folder / "loop")

@@ -11,7 +11,7 @@ import pytest
 from empathy_judge.core.errors import AudioError, DataError
 from empathy_judge.data_modules.schema import Pair
 from empathy_judge.scoring.batch import manifest
-from empathy_judge.scoring.batch.manifest import Manifest, RowReader, row_id
+from empathy_judge.scoring.batch.manifest import Manifest, RowReader, row_id, rows_of_manifest
 
 from .conftest import row
 
@@ -249,6 +249,12 @@ def test_a_folder_that_is_named_may_hold_clips_and_links(clips, tmp_path):
     assert str(found.pair).endswith(f"no such file in {beside.resolve()} and {named.resolve()}")
     alone = RowReader(beside).row("a", {"response_audio": "to_named/link.wav"}, WHERE)
     assert isinstance(alone.pair, AudioError)
+    # Only `score` has an option that names the other folder
+    (beside / "rows.csv").write_text(f"response_audio\n{other / 'out.wav'}\n")
+    (row,) = rows_of_manifest(beside / "rows.csv", None)
+    assert str(row.pair).endswith(f"or the folder named: --audio-root {other}")
+    told = RowReader(beside).row("a", {"response_audio": str(other / "out.wav")}, WHERE)
+    assert "--audio-root" not in str(told.pair)
 
 
 @pytest.mark.parametrize(
