@@ -8,13 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+import empathy_judge
 import pytest
 from empathy_judge.models.backbones.audio_language_model import AudioLanguageModel
 
 from .conftest import output_of
-from .pages import DOCS, ROOT
+from .pages import DOCS
 
 PAGE = DOCS / "architecture.md"
+PACKAGE = Path(empathy_judge.__file__).parent  # as it was imported: by a link, it is not called as the repository is
 COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>")
 """Functions up to Python 3.11, part of the function around them since."""
 
@@ -24,9 +26,9 @@ def stack(frame: FrameType | None) -> list[str]:
     found: list[str] = []
     while frame is not None:
         path = Path(frame.f_code.co_filename)
-        ours = path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] not in ("tests", ".venv")
+        ours = path.is_relative_to(PACKAGE) and path.relative_to(PACKAGE).parts[0] not in ("tests", ".venv")
         if ours and frame.f_code.co_name not in COMPREHENSIONS:
-            found.append(f"{path.relative_to(ROOT).as_posix()}: {frame.f_code.co_name}")
+            found.append(f"{path.relative_to(PACKAGE).as_posix()}: {frame.f_code.co_name}")
         frame = frame.f_back
     return found[::-1]
 
