@@ -173,12 +173,20 @@ class PairDataModule(L.LightningDataModule):
             DataError: If one has not.
         """
         for column, dimension in enumerate(self.dimensions):
-            rated = self.shares[0] > 0 and not self.train.scores[:, column].isnan().all()
-            if not rated and all(item.strength[column].isnan() for item in self.items.comparisons):
+            if not all(item.strength[column].isnan() for item in self.items.comparisons):
+                continue
+            where = f"{dimension.name!r} in split {' or '.join(map(repr, self.train_splits))}"
+            scores = self.train.scores[:, column]
+            known = scores[~scores.isnan()] if self.shares[0] > 0 else scores[:0]
+            if not len(known):
                 raise DataError(
-                    f"{self.settings.path}: nobody rated {dimension.name!r} in split "
-                    f"{' or '.join(map(repr, self.train_splits))}; expected ratings of every dimension, a "
+                    f"{self.settings.path}: nobody rated {where}; expected ratings of every dimension, a "
                     "dataset without this one, or data.preference_share 1 where people compared pairs"
+                )
+            if known.min() == known.max():
+                raise DataError(
+                    f"{self.settings.path}: the ratings of {where} are all {known[0]:g}; expected some that differ, "
+                    "or a dataset without this dimension"
                 )
         if (problem := undecided(self.dimensions, self.validation, self.validation_preferences)) is not None:
             where = f"{self.settings.path}, split {' or '.join(map(repr, self.validation_splits))}"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..data_modules.folds import even_folds
-from ..data_modules.schema import Pair
+from ..data_modules.schema import Dimension, Pair
 from .closed_form import EXACT, FOLDS, LANDMARKS, WIDTHS, FeatureBatch, Solution, fit
 from .heads import Head, Prediction, build_head
 from .judge import EmpathyJudge
@@ -87,7 +87,11 @@ class Probe:
             linear: Ridge on all that the head reads; False = the kernel is also chosen, and whether the language model
                 counts.
             may_rank: Whether the choice between ratings and their ranks is also made.
+
+        Raises:
+            ValueError: If a dimension has ratings of fewer than two groups.
         """
+        _check_groups(reader.judge.dimensions, rated.targets, rated.groups)
         self._reader, self._rated = reader, rated
         self._choice: dict[str, Any] = {
             "widths": (None,) if linear else WIDTHS, "may_omit": not linear, "may_rank": may_rank,
@@ -143,6 +147,7 @@ class Probe:
         # Whatever is chosen is chosen again without the fold, or its scores would be too good
         for fitted, rows in folds.split():
             portion = FeatureBatch(*(values[fitted] for values in self._sample))
+            _check_groups(judge.dimensions, portion.targets, portion.groups)
             solution = self._spread(fit(portion, self._blocks, **self._choice))
             with torch.no_grad():
                 compared = torch.from_numpy(solution.compared(self._sample.features[rows])).float()
@@ -151,6 +156,12 @@ class Probe:
             if prediction.deviation is not None:
                 deviations[rows] = prediction.deviation
         return Prediction.from_stored(scores, deviations)
+
+
+def _check_groups(dimensions: Sequence[Dimension], targets: np.ndarray, groups: np.ndarray) -> None:
+    for dimension, column in zip(dimensions, targets.T, strict=True):
+        if len(set(groups[~np.isnan(column)].tolist())) < 2:
+            raise ValueError(f"{dimension.name} has ratings of fewer than two groups")
 
 
 def head_at(judge: EmpathyJudge, solution: Solution, means: Tensor) -> Head:

@@ -13,6 +13,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
+from ..core.processes import say
 from ..data_modules.datamodule import PairDataModule, RunPairs
 from ..data_modules.schema import PairDataset
 from ..models.closed_form import EXACT
@@ -168,8 +169,11 @@ class StartAtProbe(Callback):
             sharded = isinstance(trainer.strategy, ShardedStrategy)
             prepared = sharded or trainer.world_size > 1 or pl_module.raters is not None
             linear = prepared or len(pairs) > EXACT
-            solution = closed_form(trainer, reader, pairs, linear, self._least_landmarks)
-            if solution is None:
+            try:
+                solution = closed_form(trainer, reader, pairs, linear, self._least_landmarks)
+            except ValueError as error:
+                if trainer.is_global_zero:  # all processes know it
+                    say(f"the head starts at the mean rating: {error}")
                 return
             # Adapters move the states of the language model, which are therefore read, also where the probe leaves
             # them out

@@ -145,10 +145,12 @@ class FitProbe(Callback):
         with standardised_reader(trainer, pl_module) as (reader, pairs):
             # A kernel's head has another size than the one that was sharded
             linear = isinstance(trainer.strategy, ShardedStrategy)
-            solution = closed_form(trainer, reader, pairs, linear, self._least_landmarks, self.solve)
-            if solution is not None:
-                pl_module.probe = solution.in_words(pl_module.data.dimensions)
-                put_head_at(pl_module, solution, with_states=False)
+            try:
+                solution = closed_form(trainer, reader, pairs, linear, self._least_landmarks, self.solve)
+            except ValueError as error:  # a head that nothing was fitted to would say anything
+                raise UserError(f"method probe: {error} in what is trained on; expected two or more") from None
+            pl_module.probe = solution.in_words(pl_module.data.dimensions)
+            put_head_at(pl_module, solution, with_states=False)
 
     def solve(self, regression: Probe, data: PairDataModule) -> Solution:
         """Fit to the ratings of the training split of these data."""

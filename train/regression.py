@@ -47,7 +47,7 @@ def closed_form(
     linear: bool,
     least_landmarks: int | None,
     solve: Callable[[Probe, PairDataModule], Solution] = lambda regression, _: regression.fit(),
-) -> Solution | None:
+) -> Solution:
     """The regression of ratings or, where there are none, of preferences; it is said in one line.
 
     Args:
@@ -58,31 +58,22 @@ def closed_form(
         least_landmarks: See `lora.StartAtProbe`.
         solve: Fits to ratings.
 
-    Returns:
-        The solution. None, and a line that says why, where the head cannot begin there.
+    Raises:
+        ValueError: Saying why there is none.
     """
     data = reader.module.data
     # DeepSpeed trains copies of the weights, which what is put into the head would not reach
     if isinstance(trainer.strategy, ZeroStrategy):
-        return _say_where_it_starts("DeepSpeed keeps a copy of its own")
+        raise ValueError("DeepSpeed keeps a copy of its own")
     if data.shares[0]:
-        regression = Probe(reader, _rated(pairs, data), linear)
-        try:
-            solution = solve(regression, data)
-        except ValueError as error:
-            return _say_where_it_starts(error)
+        solution = solve(Probe(reader, _rated(pairs, data), linear), data)
         # Heads of one shape are needed for the ensemble of all folds, which have different numbers of pairs
         solution = solution if least_landmarks is None else solution.with_landmarks(least_landmarks)
     else:
         solution = _from_preferences(reader, data)
-    if solution is not None and trainer.is_global_zero:
+    if trainer.is_global_zero:
         say(f"probe: {solution.in_words(data.dimensions)}")
     return solution
-
-
-def _say_where_it_starts(reason: object) -> None:
-    if rank_and_world_size()[0] == 0:  # all processes know it
-        say(f"the head starts at the mean rating: {reason}")
 
 
 @dataclass
@@ -158,25 +149,24 @@ def spread_within(histograms: np.ndarray, targets: np.ndarray, steps: np.ndarray
     return (squares * (raters > 0)).sum(0) / np.maximum((raters > 0).sum(0), 1)
 
 
-def _from_preferences(reader: SharedReader, data: PairDataModule) -> Solution | None:
-    """The solution where people only compared pairs: logits of preferences, each worth a quarter of the scale."""
+def _from_preferences(reader: SharedReader, data: PairDataModule) -> Solution:
+    """The solution where people only compared pairs: logits of preferences, each worth a quarter of the scale; a
+    `ValueError` if it is not known of a dimension."""
     compared = [item for item in data.items.comparisons if (item.strength > 0).any()]
-    if not compared:
-        return None
+    for column, dimension in enumerate(data.dimensions):
+        decided = [item.chosen for item in compared if item.strength[column] > 0]
+        # The strength of the ridge is chosen on groups that are left out, of which there must be one
+        if not decided or len(set(kept_together(decided, data.dataset.pairs))) < 2:
+            raise ValueError(f"{dimension.name} has preferences of fewer than two groups")
     pairs = list({pair.pair_id: pair for item in compared for pair in (item.chosen, item.rejected)}.values())
     by_id = {pair.pair_id: row for batch, rows in reader.features(pairs) for pair, row in zip(batch, rows, strict=True)}
     solutions, blocks = [], reader.judge.head_input.blocks
     for column in range(len(data.dimensions)):
         decided = [item for item in compared if item.strength[column] > 0]
-        if not decided:
-            return None
         better, worse = (
             np.stack([by_id[getattr(item, name).pair_id] for item in decided]) for name in ("chosen", "rejected")
         )
         groups = kept_together([item.chosen for item in decided], data.dataset.pairs)
-        # The strength of the ridge is chosen on groups that are left out, of which there must be one
-        if len(set(groups)) < 2:
-            return None
         solutions.append(fit_preferences(better, worse, blocks, groups))
     spans = np.array([dimension.maximum - dimension.minimum for dimension in data.dimensions])
     # Logits grow with what people prefer; on a scale whose low end is good, scores have to fall with it

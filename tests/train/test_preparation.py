@@ -12,7 +12,8 @@ import torch
 from empathy_judge.cli import main
 from empathy_judge.commands import DONE
 from empathy_judge.core.errors import UserError
-from empathy_judge.data_modules.schema import PairDataset
+from empathy_judge.data_modules.schema import PairDataset, hashed_pairs
+from empathy_judge.data_modules.writing import complete_dataset
 from empathy_judge.train.collate import Batch
 from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
@@ -142,4 +143,15 @@ def test_without_ratings_to_choose_by_nothing_is_trained(
 def test_a_dimension_that_nobody_rated_cannot_be_trained(train_arguments, dataset_folder, tmp_path):
     data = small_dataset(tmp_path / "data", dataset_folder, 4, warmth="train")
     with pytest.raises(UserError, match=r"nobody rated 'warmth' in split 'train'"):
+        train(train_arguments(tmp_path / "run", data__path=data, trainer__max_epochs=1))
+
+
+def test_a_dimension_whose_ratings_are_all_equal_cannot_be_trained(train_arguments, dataset_folder, tmp_path):
+    data = shutil.copytree(dataset_folder, tmp_path / "data")
+    dataset = PairDataset.load(data)
+    of_training = dataset.subset("train").ratings["pair_id"]
+    equal = dataset.ratings["pair_id"].isin(of_training) & (dataset.ratings["dimension"] == "warmth")
+    ratings = dataset.ratings.assign(score=dataset.ratings["score"].mask(equal, 4.5))
+    complete_dataset(data, dataset.card, hashed_pairs(dataset.pairs, dataset.fingerprints), ratings, None)
+    with pytest.raises(UserError, match=r"the ratings of 'warmth' in split 'train' are all 4\.5; expected some that"):
         train(train_arguments(tmp_path / "run", data__path=data, trainer__max_epochs=1))

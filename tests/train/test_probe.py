@@ -161,6 +161,21 @@ def test_judges_that_compare_with_pairs_of_their_own_make_an_ensemble(train_argu
     assert main(["ensemble", *map(str, runs), "--out", str(tmp_path / "out")]) == 0
 
 
+@pytest.mark.parametrize("refit", ["false", "true"])
+def test_without_groups_to_leave_out_there_is_no_probe_and_not_a_head_that_nothing_was_fitted_to(
+    refit, train_arguments, tmp_path, capsys, monkeypatch
+):
+    one_group = lambda pairs, _: np.zeros(len(pairs))  # noqa: E731
+    monkeypatch.setattr("empathy_judge.train.regression.kept_together", one_group)
+    line = failed(capsys, "train", *train_arguments(tmp_path / "run", **PROBE, refit=refit))
+    expected = "empathy has ratings of fewer than two groups in what is trained on; expected two or more"
+    assert line == f"error: method probe: {expected}"
+    if refit == "false":  # adapters can do without
+        train(train_arguments(tmp_path / "lora", **OF_CLIPS, trainer__max_epochs=1))
+        told = capsys.readouterr().err
+        assert "the head starts at the mean rating: empathy has ratings of fewer than two groups\n" in told
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -169,7 +184,7 @@ def test_judges_that_compare_with_pairs_of_their_own_make_an_ensemble(train_argu
             "method probe with judge.head_input.audio none; expected --judge.head_input.audio all_layers, or of a "
             "backbone without audio tower --judge.head_input.functionals true",
         ),
-        ({"data__augmentation__noise": "0.5"}, "augmentation"),
+        ({"data__augmentation__gain_probability": 0.5}, "method probe with augmentation: a probe reads "),
         ({"method": "lora", "judge__head_input__landmarks": 3}, "there is no setting judge.head_input.landmarks"),
     ],
 )
