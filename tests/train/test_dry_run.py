@@ -25,7 +25,7 @@ from empathy_judge.train.run import train
 from empathy_judge.train.settings import CONFIGS, shipped_recipes
 
 from ..conftest import failed, output_of
-from .conftest import LAST_FILE, metrics
+from .conftest import LAST_FILE, OF_CLIPS, metrics
 
 MILLIONS = {
     "qwen2_audio": 7_798, "qwen2_5_omni": 7_730, "qwen3_asr": 2_055, "voxtral": 4_328, "wavlm": 317, "whisper": 92,
@@ -139,7 +139,7 @@ def test_hours_are_those_of_the_operations_and_batches_may_have_a_budget_of_toke
 @pytest.mark.parametrize(("folds", "groups"), [(0, 3), (5, 7)])
 def test_auto_says_where_it_would_train_no_adapters(folds, groups, train_arguments, tmp_path, capsys):
     """`can_decide` counts the same groups: those of validation, or of all pairs that folds score."""
-    words = [*train_arguments(tmp_path / "run", method="auto", folds=folds), "--dry-run"]
+    words = [*train_arguments(tmp_path / "run", method="auto", folds=folds, **OF_CLIPS), "--dry-run"]
     shown = " ".join(output_of(capsys, "train", *words).replace("│", " ").split())
     assert (f"come from {groups} groups (or speakers), at least 5 needed" in shown) == (groups < 5)
     assert ("the probe before" in shown) == (groups >= 5)
@@ -158,7 +158,7 @@ def test_groups_of_auto_are_speakers_where_all_pairs_have_enough_of_them(
     pq.write_table(table.set_column(field, table.schema.field(field), [speakers]), data / "pairs.parquet")
     pairs = [replace(pair, response_speaker=name) for pair, name in zip(dataset.pairs, speakers, strict=True)]
     complete_dataset(data, dataset.card, hashed_pairs(pairs, dataset.fingerprints), dataset.ratings, None)
-    words = train_arguments(tmp_path / "run", method="auto", data__path=data)
+    words = train_arguments(tmp_path / "run", method="auto", data__path=data, **OF_CLIPS)
     found = json.loads(output_of(capsys, "train", *words, "--dry-run", "--json"))
     assert found["plan"]["compared_groups"] == 2  # of three groups
     whole = AllPairs.of(RecipeParser().recipe(RecipeParser().parse(words)))  # what training counts
