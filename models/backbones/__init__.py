@@ -62,7 +62,7 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
     name = checkpoint.name
     config = read_config(name, checkpoint.revision)
     family = _family(name, config)
-    depth = config.get(DEPTH) if checkpoint.depth is None else checkpoint.depth
+    depth = _depth(name, checkpoint.depth, config.get(DEPTH))
     if checkpoint.window_seconds is not None and not family.fixed_window:
         raise UserError(f"backbone {name!r} with judge.window_seconds: it has no fixed window; expected null")
     resolved = replace(checkpoint, name=str(NANO_FOLDER) if name == NANO else name, depth=depth)
@@ -75,6 +75,17 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
     fuse(backbone.network)
     backbone.network.requires_grad_(False).eval()
     return backbone
+
+
+def _depth(name: str, asked: int | float | None, there: int | None) -> int | float | None:
+    """How many layers are read, where there are so many in the files of an export (None = all of the model)."""
+    if there is None or asked is None:
+        return there if asked is None else asked
+    # `transformers` knows the number of the whole model alone
+    depth = asked if isinstance(asked, int) else max(1, round(asked * there))
+    if depth > there:
+        raise UserError(f"depth {asked}: backbone {name!r} has {there} layers")
+    return depth
 
 
 def read_config(name: str, revision: str | None) -> dict[str, Any]:

@@ -142,13 +142,14 @@ def test_an_exported_backbone_has_its_layers_alone_and_is_loaded_again(family, t
         if name.startswith(path) and name.split(".")[path.count(".") + 1] != "0"
     )
     assert sizes[1] - sizes[0] == above > 0
-    for depth in (None, 1):
+    for depth in (None, 1, 0.5, 1.0):  # a share is that of the layers that are there
         again = judge_at(family, depth, backbone=str(tmp_path / "cut"))
         assert again.backbone.depth == 1
         ours, theirs = judge.backbone.network.state_dict(), again.backbone.network.state_dict()
         assert ours.keys() == theirs.keys()
         own = [name for name in ours if not name.startswith("fusion.")]  # in no checkpoint
         assert all(torch.equal(ours[name], theirs[name]) for name in own)
+    refused(tmp_path / "cut", depth=2, match="^depth 2: backbone '.*cut' has 1 layers")
 
 
 @pytest.mark.parametrize(
