@@ -430,7 +430,8 @@ class Whisper(PairEncoder):
         `forward` of the official class takes those of its whole window alone."""
         tower = self.tower
         embedded = gelu(tower.conv2(gelu(tower.conv1(features)))).transpose(1, 2)
-        states = [embedded + tower.embed_positions.weight[: embedded.shape[1]]]
+        # Called as the official class does: spread over GPUs, the table may lie on another
+        states = [embedded + tower.embed_positions(torch.arange(embedded.shape[1], device=embedded.device))]
         for layer in tower.layers:
             states.append(layer(states[-1], None))
         # The official class normalises the last state alone

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from empathy_judge.audio.decode import Clip
 from empathy_judge.cli import main
 from empathy_judge.core.disk_store import DiskStore
@@ -239,6 +240,17 @@ def test_a_score_in_a_cut_window_does_not_depend_on_the_batch(whisper, lengths):
     together = judge(judge.build_inputs(pairs))
     alone = torch.cat([judge(judge.build_inputs([pair])) for pair in pairs])
     torch.testing.assert_close(together, alone, atol=1e-4, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("silence", [None, 1.0])
+def test_weights_that_wait_in_main_memory_are_fetched_for_a_cut_window_too(silence, whisper, lengths):
+    """As those of a judge that is spread, where the GPUs are full."""
+    backbone = load_backbone(Checkpoint(str(whisper.folder), window_seconds=silence))
+    prepared = backbone.prepare_clips([clip.samples for clip in lengths])
+    expected = backbone.encode_audio(prepared)
+    cpu_offload(backbone.tower, execution_device=torch.device("cpu"))
+    assert torch.equal(backbone.encode_audio(prepared), expected)
 
 
 def _judge(folder: Path, window: float | None) -> EmpathyJudge:
