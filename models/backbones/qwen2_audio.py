@@ -116,7 +116,8 @@ class WhisperTowerModel(AudioLanguageModel):
         counts = [_states(length) for length in clips.lengths]
         # the convolutions have read the zeros behind the longest clip: from here on padding is masked, or left out
         states = nn.functional.gelu(tower.conv2(states)).transpose(1, 2)[:, : max(lengths)]
-        states = states + tower.embed_positions.weight[: states.shape[1]]
+        # Called and not sliced: of a judge that is spread over full GPUs, weights wait elsewhere until then
+        states = states + tower.embed_positions(torch.arange(states.shape[1], device=states.device))
         # All clips in one row, each attending to itself: nothing is computed for padding
         if tower.config._attn_implementation == KERNEL:
             states, mask = in_one_row(without_padding(states, lengths), lengths)

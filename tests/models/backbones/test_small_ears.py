@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -243,11 +244,11 @@ def test_a_score_in_a_cut_window_does_not_depend_on_the_batch(whisper, lengths):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("silence", [None, 1.0])
-def test_weights_that_wait_in_main_memory_are_fetched_for_a_cut_window_too(silence, whisper, lengths):
+@pytest.mark.parametrize(("name", "silence"), [("whisper", 1.0), ("whisper", None), ("qwen2_audio", None)])
+def test_weights_of_a_tower_that_wait_in_main_memory_are_fetched(name, silence, make_family, lengths):
     """As those of a judge that is spread, where the GPUs are full."""
-    backbone = load_backbone(Checkpoint(str(whisper.folder), window_seconds=silence))
-    prepared = backbone.prepare_clips([clip.samples for clip in lengths])
+    backbone: Any = load_backbone(Checkpoint(str(make_family(name).folder), window_seconds=silence))
+    prepared = backbone.prepare_clips([clip.samples[:16_000] for clip in lengths])
     expected = backbone.encode_audio(prepared)
     cpu_offload(backbone.tower, execution_device=torch.device("cpu"))
     assert torch.equal(backbone.encode_audio(prepared), expected)
