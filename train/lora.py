@@ -25,7 +25,7 @@ from .publishing import keep_as_best, publish
 from .regression import closed_form, put_head_at, standardised_reader
 from .run_folder import begin
 from .settings import Recipe
-from .strategies import ShardedStrategy
+from .strategies import ShardedStrategy, ZeroStrategy
 from .trainer import build_trainer, selection_callbacks
 
 
@@ -143,6 +143,11 @@ def refit_lora(
         publish(folder, judge, data)
 
 
+def _say_why_not(trainer: L.Trainer, reason: object) -> None:
+    if trainer.is_global_zero:  # all processes know it
+        say(f"the head starts at the mean rating: {reason}")
+
+
 class StartAtProbe(Callback):
     """Puts the head at the probe when LoRA training begins, and validates this start as any epoch.
 
@@ -165,6 +170,10 @@ class StartAtProbe(Callback):
         if self._resumed or not pl_module.judge.head_input.of_clips:
             return
         with standardised_reader(trainer, pl_module) as (reader, pairs):
+            # It trains copies of the weights, which what is put into the head would not reach
+            if isinstance(trainer.strategy, ZeroStrategy):
+                _say_why_not(trainer, "DeepSpeed keeps a copy of its own")
+                return
             # A kernel's head has another size than that for which shards, processes and rater embeddings were prepared
             sharded = isinstance(trainer.strategy, ShardedStrategy)
             prepared = sharded or trainer.world_size > 1 or pl_module.raters is not None
@@ -172,8 +181,7 @@ class StartAtProbe(Callback):
             try:
                 solution = closed_form(trainer, reader, pairs, linear, self._least_landmarks)
             except ValueError as error:
-                if trainer.is_global_zero:  # all processes know it
-                    say(f"the head starts at the mean rating: {error}")
+                _say_why_not(trainer, error)
                 return
             # Adapters move the states of the language model, which are therefore read, also where the probe leaves
             # them out

@@ -26,7 +26,7 @@ from ..models.heads import ScaleSteps
 from ..models.probe import OfClips, Probe, Rated, compare_as, head_at, shuffled, standardise
 from .features import Precision, all_gather_object, evaluating, rank_and_world_size
 from .module import JudgeModule
-from .strategies import ZeroStrategy, like
+from .strategies import like
 
 
 @contextmanager
@@ -59,12 +59,9 @@ def closed_form(
         solve: Fits to ratings.
 
     Raises:
-        ValueError: Saying why there is none.
+        ValueError: If a dimension has ratings, or preferences, of too few groups.
     """
     data = reader.module.data
-    # DeepSpeed trains copies of the weights, which what is put into the head would not reach
-    if isinstance(trainer.strategy, ZeroStrategy):
-        raise ValueError("DeepSpeed keeps a copy of its own")
     if data.shares[0]:
         solution = solve(Probe(reader, _rated(pairs, data), linear), data)
         # Heads of one shape are needed for the ensemble of all folds, which have different numbers of pairs

@@ -168,7 +168,7 @@ def test_without_groups_to_leave_out_there_is_no_probe_and_not_a_head_that_nothi
     one_group = lambda pairs, _: np.zeros(len(pairs))  # noqa: E731
     monkeypatch.setattr("empathy_judge.train.regression.kept_together", one_group)
     line = failed(capsys, "train", *train_arguments(tmp_path / "run", **PROBE, refit=refit))
-    expected = "empathy has ratings of fewer than two groups in what is trained on; expected two or more"
+    expected = "empathy has ratings of fewer than two groups in the training pairs; expected more"
     assert line == f"error: method probe: {expected}"
     if refit == "false":  # adapters can do without
         train(train_arguments(tmp_path / "lora", **OF_CLIPS, trainer__max_epochs=1))
