@@ -169,7 +169,7 @@ def resolve_inside(
         AccessError: If the system does not let it be looked up.
         DataError: If it is no file.
     """
-    path, exists, reason = root, False, ""
+    path, exists, reason, here, there = root, False, "", True, also is not None
     roots = [root] if also is None else [root, Path(also).resolve()]
     given = Path(relative)
     if whole := given.is_absolute() and ".." not in given.parts:
@@ -180,23 +180,24 @@ def resolve_inside(
             with suppress(OSError, RuntimeError, ValueError):
                 below = given.parent.resolve() / given.name
         named = next((folder for folder in known if below.is_relative_to(folder)), None)
-        relative = relative if named is None else str(below.relative_to(named))
+        if named is not None:  # and no other, where another file may have that path
+            relative, here, there = str(below.relative_to(named)), named == root, named != root
     if not stays_inside(relative):
         helps = False
         with suppress(OSError, ValueError):  # no permission, a zero byte
             helps = may_name and also is None and whole and given.is_file()
         raise _outside(where, relative, root, _or_named(given.parent) * helps)
     try:
-        path, exists = _resolved(root / relative)
+        path, exists = _resolved(root / relative) if here else (root, False)
     except (FileNotFoundError, NotADirectoryError, RuntimeError, ValueError):  # a loop of links, a zero byte
         pass
     except OSError as error:  # no permission, too long a name
         reason = os_reason(error)
     if exists and path.is_relative_to(root):
         return path
-    if also is not None:
-        if exists and _passes_through(root / relative, roots[1]):
-            return path
+    if also is not None and exists and _passes_through(root / relative, roots[1]):
+        return path
+    if there:
         with suppress(OSError, ValueError):
             if (roots[1] / relative).is_file():
                 return (roots[1] / relative).resolve()

@@ -232,6 +232,8 @@ def test_a_folder_that_is_named_may_hold_clips_and_links(clips, tmp_path):
         ("to_named/link.wav", other / "out.wav"),
         ("to_named/folder/out.wav", other / "out.wav"),
         ("to_named_and_out/out.wav", other / "out.wav"),
+        (str(named / "both.wav"), named / "both.wav"),  # not what has that name beside the manifest
+        (str(beside / "both.wav"), beside / "both.wav"),
     ):
         found = reader.row("a", {"response_audio": value}, WHERE)
         assert isinstance(found.pair, Pair), value
@@ -241,6 +243,7 @@ def test_a_folder_that_is_named_may_hold_clips_and_links(clips, tmp_path):
         ("over_named/out.wav", "leaves the folder"),
         ("../other/out.wav", "leaves the folder"),
         (str(other / "out.wav"), "leaves the folder"),
+        (str(beside / "sub" / "in.wav"), "no such file"),  # although the folder that was named has one
         ("none.wav", "no such file"),
     ):
         found = reader.row("a", {"response_audio": value}, WHERE)
