@@ -77,10 +77,14 @@ def load_backbone(checkpoint: Checkpoint) -> Backbone:
     return backbone
 
 
-def _depth(name: str, asked: int | float | None, there: int | None) -> int | float | None:
+def _depth(name: str, asked: int | float | None, there: Any) -> int | float | None:
     """How many layers are read, where there are so many in the files of an export (None = all of the model)."""
-    if there is None or asked is None:
-        return there if asked is None else asked
+    if there is None:
+        return asked
+    if type(there) is not int or there < 1:
+        raise UserError(f"backbone {name!r}: config.json has {DEPTH} {there!r}; expected a number of layers")
+    if asked is None:
+        return there
     # `transformers` knows the number of the whole model alone
     depth = asked if isinstance(asked, int) else max(1, round(asked * there))
     if depth > there:

@@ -4,6 +4,7 @@ Queries and keys are turned as the official functions turn them, in fewer passes
 
 from __future__ import annotations
 
+import json
 import shutil
 from copy import deepcopy
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from empathy_judge.core.errors import UserError
 from empathy_judge.data_modules.schema import Pair
+from empathy_judge.models.backbones import DEPTH
 from empathy_judge.models.backbones.layers import FusedNorm, _both_turned, passing_on, turned
 from empathy_judge.models.judge import EmpathyJudge
 from empathy_judge.models.settings import HeadInputSettings
@@ -150,6 +152,10 @@ def test_an_exported_backbone_has_its_layers_alone_and_is_loaded_again(family, t
         own = [name for name in ours if not name.startswith("fusion.")]  # in no checkpoint
         assert all(torch.equal(ours[name], theirs[name]) for name in own)
     refused(tmp_path / "cut", depth=2, match="^depth 2: backbone '.*cut' has 1 layers")
+    config = json.loads((tmp_path / "cut" / "config.json").read_text())
+    for damaged in ("2", 0, [1], 0.5):
+        (tmp_path / "cut" / "config.json").write_text(json.dumps({**config, DEPTH: damaged}))
+        refused(tmp_path / "cut", depth=1, match="config.json has empathy_judge_depth .*; expected a number of layers")
 
 
 @pytest.mark.parametrize(
