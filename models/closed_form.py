@@ -185,7 +185,7 @@ def fit(
         for choice in (choices := list(choices)):
             if choice not in candidates:
                 candidates[choice] = equations_of(*choice)
-        return min(choices, key=lambda choice: _least(candidates[choice].losses[:, kind]))
+        return min(choices, key=lambda choice: _mean(candidates[choice].losses[:, kind].min(0), 1.0))
 
     def measured(choice: _Choice) -> list[tuple[np.ndarray, np.ndarray]]:
         """Errors and agreement in each division into folds."""
@@ -219,7 +219,7 @@ def fit(
     if may_rank:
         with suppress(ValueError):
             on_ratings, on_ranks = (
-                float(np.mean([agreement for _, agreement in measured(best)], 0)[kind].mean())
+                _mean(np.mean([agreement for _, agreement in measured(best)], 0)[kind], 0.0)
                 for best, kind in zip(best_of, columns, strict=True)
             )
             ranks = on_ranks > on_ratings + MIN_GAIN
@@ -241,7 +241,7 @@ def fit(
         "ranks": ranks,
         "penalty": penalties.tolist(),
         "unexplained": {
-            _name(*choice): _least(fitted.losses[:, columns[ranks]]) for choice, fitted in candidates.items()
+            _name(*choice): _mean(fitted.losses[:, columns[ranks]].min(0), 1.0) for choice, fitted in candidates.items()
         },
         "pairs": equations.pairs,
         "landmarks": len(scaled),
@@ -371,12 +371,12 @@ class _NormalEquations:
         Returns:
             Weighted squared errors as shares of the variance `(pairs, dimensions)`, 0 where there is none; and
             Spearman with the ratings `(dimensions,)`, the mean over folds, except those where either is constant; 0 if
-            no fold remains.
+            no fold remains, NaN where the targets of a dimension are all equal.
         """
         folds, predicted = self._fold_of(portion.groups), self.left_out(portion, block_scale)
         variance = np.array([_variance(*self._summed(dimension)[3:]) for dimension in range(self._dimensions)])
         errors = np.nan_to_num(portion.weights * (predicted - portion.targets) ** 2 / variance)
-        agreements = np.zeros(self._dimensions)
+        agreements = np.where(np.isnan(variance), np.nan, 0.0)
         for dimension in range(self._dimensions):
             correlations = []
             for fold in range(FOLDS):
@@ -385,7 +385,8 @@ class _NormalEquations:
                 if rated.sum() > 2 and np.ptp(predictions) > 0 and np.ptp(ratings) > 0:
                     # Within a fold: predictions of two folds come from two fits, whose levels need not agree
                     correlations.append(np.corrcoef(rankdata(predictions), rankdata(ratings))[0, 1])
-            agreements[dimension] = np.mean(correlations) if correlations else 0.0
+            if correlations:
+                agreements[dimension] = np.mean(correlations)
         return errors, agreements
 
     def solve(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -404,11 +405,10 @@ def _variance(yy: float, y1: float, n: float) -> float:
     return variance if variance > _ROUNDING * yy else np.nan
 
 
-def _least(losses: np.ndarray) -> float:
-    """Mean over dimensions of the smallest loss `(penalties, dimensions)`; 1 where no dimension has any."""
-    smallest = losses.min(0)
-    known = smallest[~np.isnan(smallest)]
-    return float(known.mean()) if len(known) else 1.0
+def _mean(values: np.ndarray, otherwise: float) -> float:
+    """Mean over the dimensions whose targets differ, all others being NaN."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else otherwise
 
 
 def scale_blocks(features: np.ndarray, blocks: np.ndarray, omitted: Sequence[int] = ()) -> np.ndarray:
