@@ -185,12 +185,15 @@ class PairDataModule(L.LightningDataModule):
                 )
             if known.min() == known.max():
                 raise DataError(
-                    f"{self.settings.path}: the ratings of {where} are all {known[0]:g}; expected some that differ, "
-                    "or a dataset without this dimension"
+                    f"{self.settings.path}: the mean ratings of {where} are all {known[0]:g}; expected some that "
+                    "differ, or a dataset without this dimension"
                 )
         if (problem := undecided(self.dimensions, self.validation, self.validation_preferences)) is not None:
             where = f"{self.settings.path}, split {' or '.join(map(repr, self.validation_splits))}"
-            raise DataError(f"{where}: {problem}, to choose the best checkpoint by")
+            raise DataError(
+                f"{where}: {problem}; expected at least {MIN_ITEMS} pairs, not all rated alike, to choose the best "
+                "checkpoint by"
+            )
 
     def mean_ratings(self) -> Tensor:
         """Mean rating of each dimension; the middle of the scale where there is none."""
@@ -359,18 +362,15 @@ class PairDataModule(L.LightningDataModule):
 
 
 def undecided(dimensions: Sequence[Dimension], rated: RatedPairs, preferences: Sequence[ComparedPair]) -> str | None:
-    """Why pairs, with the preferences between them, say of no two checkpoints which is better on one of these
-    dimensions, and what is expected; None = they do."""
+    """What of a dimension is missing to choose a checkpoint by, among pairs and preferences between them; None =
+    nothing."""
     for column, dimension in enumerate(dimensions):
         means = rated.scores[:, column]
         means = means[~means.isnan()]
         decided = any(item.strength[column] > 0 for item in preferences)
         if not decided and (len(means) < MIN_ITEMS or means.min() == means.max()):
             kinds = len(set(means.tolist()))
-            return (
-                f"{dimension.name!r} has {len(means)} rated pairs with {kinds} different means; expected at least "
-                f"{MIN_ITEMS} pairs, not all rated alike"
-            )
+            return f"{dimension.name!r} has {len(means)} rated pairs with {kinds} different means"
     return None
 
 

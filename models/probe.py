@@ -147,7 +147,7 @@ class Probe:
         # Whatever is chosen is chosen again without the fold, or its scores would be too good
         for fitted, rows in folds.split():
             portion = FeatureBatch(*(values[fitted] for values in self._sample))
-            _check_groups(judge.dimensions, portion.targets, portion.groups)
+            _check_groups(judge.dimensions, portion.targets, portion.groups, "without one fold, ")
             solution = self._spread(fit(portion, self._blocks, **self._choice))
             with torch.no_grad():
                 compared = torch.from_numpy(solution.compared(self._sample.features[rows])).float()
@@ -158,10 +158,10 @@ class Probe:
         return Prediction.from_stored(scores, deviations)
 
 
-def _check_groups(dimensions: Sequence[Dimension], targets: np.ndarray, groups: np.ndarray) -> None:
+def _check_groups(dimensions: Sequence[Dimension], targets: np.ndarray, groups: np.ndarray, among: str = "") -> None:
     for dimension, column in zip(dimensions, targets.T, strict=True):
         if len(set(groups[~np.isnan(column)].tolist())) < 2:
-            raise ValueError(f"{dimension.name} has ratings of fewer than two groups")
+            raise ValueError(f"{among}{dimension.name} has ratings of fewer than two groups")
 
 
 def head_at(judge: EmpathyJudge, solution: Solution, means: Tensor) -> Head:

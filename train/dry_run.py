@@ -17,7 +17,7 @@ from rich.table import Table
 from ..core.errors import AudioError, counted
 from ..core.processes import duration, say
 from ..data_modules.clip_measures import clip_seconds
-from ..data_modules.datamodule import PairDataModule
+from ..data_modules.datamodule import PairDataModule, RunPairs
 from ..data_modules.sampling import ByTokens
 from ..eval.statistics.bootstrap import MIN_GROUPS
 from ..models.judge import EmpathyJudge
@@ -29,7 +29,7 @@ from .left_out import AllPairs, check_choice, check_folds, check_free
 from .memory import StepMemory, step_memory
 from .preparation import build_objective, read_data
 from .room import Way, ways_to_fit
-from .run_folder import run_folder, starting_point
+from .run_folder import PROBE, run_folder, starting_point
 from .settings import Recipe
 from .strategies import check_processes
 
@@ -82,7 +82,12 @@ def dry_run(recipe: Recipe, named: Collection[str] = ()) -> None:
         elif recipe.run:
             starting_point(run_folder(recipe), recipe.resume)
         data = PairDataModule(recipe.data, seed=recipe.seed)
-        read_data(recipe, data, None)
+        if recipe.folds or (recipe.refit and recipe.method == PROBE):
+            ids = AllPairs.of(recipe).ids  # of both splits together, of which each run trains on a part or on all
+            read_data(recipe, PairDataModule(recipe.data, recipe.seed, parts=RunPairs(ids, ids)), None)
+            data.setup("fit")
+        else:
+            read_data(recipe, data, None)
         build_objective(recipe, data)
         plan = plan_of(recipe, data)
     budget = None if recipe.data.batch_tokens == "auto" else recipe.data.batch_tokens

@@ -19,6 +19,7 @@ from ..core.files import replace_file
 from ..core.processes import say
 from ..data_modules.datamodule import undecided
 from ..data_modules.folds import even_folds
+from ..data_modules.ratings import MIN_ITEMS
 from ..data_modules.schema import Dimension, Pair, PairDataset
 from ..data_modules.splits import kept_together
 from ..data_modules.training_items import RatedPairs, human_comparisons
@@ -27,11 +28,12 @@ from ..eval.judges import OK
 from ..eval.judges.scores_file import ScoresFile
 from ..eval.statistics.agreement import spearman
 from ..eval.statistics.bootstrap import MIN_GROUPS, Resamples, estimate
+from ..models import CHECKPOINTS
 from ..models.heads import Prediction
 from ..scoring.artifact import load_any
 from ..scoring.predictor import Predictor, placed
 from .probe import check_probe
-from .run_folder import LORA, PROBE
+from .run_folder import LEFT_OUT, LORA, PROBE
 from .settings import Recipe
 from .validation import lead_interval
 
@@ -120,13 +122,14 @@ def check_choice(recipe: Recipe) -> None:
 
 
 def check_free(recipe: Recipe, folder: Path) -> None:
-    """Check that a folder has no runs with a checkpoint, or that they shall be resumed.
+    """Check that a folder has no runs with a checkpoint or scores, or that they shall be resumed.
 
     Raises:
         UserError: If not.
     """
     # What a run leaves that was refused is no reason to refuse the next one
-    if not recipe.resume and any(any((folder / method).rglob("*.ckpt")) for method in (PROBE, LORA)):
+    kept = (file for part in (PROBE, LORA, CHECKPOINTS) for file in (folder / part).rglob("*"))
+    if not recipe.resume and any(file.suffix == ".ckpt" or file.name == LEFT_OUT for file in kept):
         raise UserError(f"{folder}: already holds runs; expected another --run, or --resume true to continue them")
 
 
@@ -144,7 +147,10 @@ def check_folds(recipe: Recipe, pairs: AllPairs) -> None:
     for number, fold in enumerate(pairs.folds(recipe) if recipe.folds else (), start=1):
         part = pairs.dataset.only(fold)
         if (problem := undecided(pairs.dimensions, RatedPairs(part), human_comparisons(part))) is not None:
-            raise UserError(f"folds {recipe.folds}: in fold {number} {problem}, in each of fewer folds")
+            raise UserError(
+                f"folds {recipe.folds}: in fold {number} {problem}; expected fewer folds, with at least {MIN_ITEMS} "
+                "pairs in each, not all rated alike"
+            )
 
 
 def score_pairs(recipe: Recipe, run: Path, pairs: Sequence[Pair]) -> dict[str, Prediction]:

@@ -148,7 +148,8 @@ class FitProbe(Callback):
             try:
                 solution = closed_form(trainer, reader, pairs, linear, self._least_landmarks, self.solve)
             except ValueError as error:  # a head that nothing was fitted to would say anything
-                raise UserError(f"method probe: {error} in the training pairs; expected more") from None
+                cure = "expected at least three groups, or a dataset without this dimension"
+                raise UserError(f"method probe: {error}; {cure}") from None
             pl_module.probe = solution.in_words(pl_module.data.dimensions)
             put_head_at(pl_module, solution, with_states=False)
 

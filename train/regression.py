@@ -62,12 +62,15 @@ def closed_form(
         ValueError: If a dimension has ratings, or preferences, of too few groups.
     """
     data = reader.module.data
-    if data.shares[0]:
-        solution = solve(Probe(reader, _rated(pairs, data), linear), data)
-        # Heads of one shape are needed for the ensemble of all folds, which have different numbers of pairs
-        solution = solution if least_landmarks is None else solution.with_landmarks(least_landmarks)
-    else:
-        solution = _from_preferences(reader, data)
+    try:
+        if data.shares[0]:
+            solution = solve(Probe(reader, _rated(pairs, data), linear), data)
+            # Heads of one shape are needed for the ensemble of all folds, which have different numbers of pairs
+            solution = solution if least_landmarks is None else solution.with_landmarks(least_landmarks)
+        else:
+            solution = _from_preferences(reader, data)
+    except np.linalg.LinAlgError as error:  # a ValueError that no other data would mend
+        raise ArithmeticError(f"the probe could not be solved: {error}") from error
     if trainer.is_global_zero:
         say(f"probe: {solution.in_words(data.dimensions)}")
     return solution

@@ -264,6 +264,17 @@ def test_mistakes_are_one_line(overrides, message, train_arguments, tmp_path, ca
     assert "error" not in capsys.readouterr().err  # nothing is left that is in the way
 
 
+def test_several_runs_do_not_begin_in_the_folder_of_a_single_one(train_arguments, tmp_path, capsys):
+    run = tmp_path / "run"
+    train(train_arguments(run, **PROBE))
+    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+    words = train_arguments(run, **PROBE, folds=3)
+    line = failed(capsys, "train", *words)
+    assert line == f"error: {run}: already holds runs; expected another --run, or --resume true to continue them"
+    assert failed(capsys, "train", *words, "--dry-run") == line
+    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
+
+
 def test_folds_too_small_to_choose_by_are_refused_before_any_is_trained_on(
     train_arguments, dataset_folder, tmp_path, capsys
 ):
@@ -271,8 +282,8 @@ def test_folds_too_small_to_choose_by_are_refused_before_any_is_trained_on(
     words = train_arguments(tmp_path / "run", folds=12, data__path=data, **PROBE)
     line = failed(capsys, "train", *words)
     assert line == (
-        "error: folds 12: in fold 1 'empathy' has 2 rated pairs with 2 different means; expected at least 3 pairs, not "
-        "all rated alike, in each of fewer folds"
+        "error: folds 12: in fold 1 'empathy' has 2 rated pairs with 2 different means; expected fewer folds, with at "
+        "least 3 pairs in each, not all rated alike"
     )
     assert failed(capsys, "train", *words, "--dry-run") == line
     assert not [*(tmp_path / "run").iterdir()]

@@ -19,7 +19,7 @@ from empathy_judge.train.module import JudgeModule
 from empathy_judge.train.run import train
 
 from ..conftest import failed
-from .conftest import small_dataset
+from .conftest import PROBE, small_dataset
 
 BOTH = "training_step", "validation_step"
 LOUD = {
@@ -153,5 +153,9 @@ def test_a_dimension_whose_ratings_are_all_equal_cannot_be_trained(train_argumen
     equal = dataset.ratings["pair_id"].isin(of_training) & (dataset.ratings["dimension"] == "warmth")
     ratings = dataset.ratings.assign(score=dataset.ratings["score"].mask(equal, 4.5))
     complete_dataset(data, dataset.card, hashed_pairs(dataset.pairs, dataset.fingerprints), ratings, None)
-    with pytest.raises(UserError, match=r"the ratings of 'warmth' in split 'train' are all 4\.5; expected some that"):
+    message = r"the mean ratings of 'warmth' in split 'train' are all 4\.5; expected some that differ"
+    with pytest.raises(UserError, match=message):
         train(train_arguments(tmp_path / "run", data__path=data, trainer__max_epochs=1))
+    # Of folds, and of a probe of all pairs, those of validation are trained on, too
+    for words in ({"folds": 2}, {"refit": "true"}):
+        train([*train_arguments(tmp_path / "run", data__path=data, **PROBE, **words), "--dry-run"])

@@ -161,15 +161,17 @@ def test_judges_that_compare_with_pairs_of_their_own_make_an_ensemble(train_argu
     assert main(["ensemble", *map(str, runs), "--out", str(tmp_path / "out")]) == 0
 
 
-@pytest.mark.parametrize("refit", ["false", "true"])
+@pytest.mark.parametrize(
+    ("groups", "refit", "what"), [(1, "false", ""), (1, "true", ""), (2, "true", "without one fold, ")]
+)
 def test_without_groups_to_leave_out_there_is_no_probe_and_not_a_head_that_nothing_was_fitted_to(
-    refit, train_arguments, tmp_path, capsys, monkeypatch
+    groups, refit, what, train_arguments, tmp_path, capsys, monkeypatch
 ):
-    one_group = lambda pairs, _: np.zeros(len(pairs))  # noqa: E731
-    monkeypatch.setattr("empathy_judge.train.regression.kept_together", one_group)
+    few = lambda pairs, _: np.arange(len(pairs)) % groups  # noqa: E731
+    monkeypatch.setattr("empathy_judge.train.regression.kept_together", few)
     line = failed(capsys, "train", *train_arguments(tmp_path / "run", **PROBE, refit=refit))
-    expected = "empathy has ratings of fewer than two groups in the training pairs; expected more"
-    assert line == f"error: method probe: {expected}"
+    expected = "empathy has ratings of fewer than two groups; expected at least three groups, or a dataset without this"
+    assert line == f"error: method probe: {what}{expected} dimension"
     if refit == "false":  # adapters can do without
         train(train_arguments(tmp_path / "lora", **OF_CLIPS, trainer__max_epochs=1))
         told = capsys.readouterr().err
