@@ -164,10 +164,10 @@ out, rank = Path(sys.argv[1]), int(os.environ["LOCAL_RANK"])
 read, states, step = [], AudioLanguageModel.hidden_states, JudgeModule.training_step
 publishing.calibrate = lambda *_: None
 
-def hidden_states(backbone, inputs):
+def hidden_states(backbone, inputs, read_at=None):
     if inputs.input_ids.numel() > (700, 250)[rank]:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-    return states(backbone, inputs)
+    return states(backbone, inputs, read_at)
 
 def training_step(module, batch, batch_idx):
     read.append([module.current_epoch, batch.indices.tolist(), module.data.settings.batch_tokens])
