@@ -153,20 +153,21 @@ def _from_preferences(reader: SharedReader, data: PairDataModule) -> Solution:
     """The solution where people only compared pairs: logits of preferences, each worth a quarter of the scale; a
     `ValueError` if it is not known of a dimension."""
     compared = [item for item in data.items.comparisons if (item.strength > 0).any()]
+    of_dimensions = []
     for column, dimension in enumerate(data.dimensions):
-        decided = [item.chosen for item in compared if item.strength[column] > 0]
+        decided = [item for item in compared if item.strength[column] > 0]
+        groups = kept_together([item.chosen for item in decided], data.dataset.pairs) if decided else ()
         # The strength of the ridge is chosen on groups that are left out, of which there must be one
-        if not decided or len(set(kept_together(decided, data.dataset.pairs))) < 2:
+        if len(set(groups)) < 2:
             raise ValueError(f"{dimension.name} has preferences of fewer than two groups")
+        of_dimensions.append((decided, groups))
     pairs = list({pair.pair_id: pair for item in compared for pair in (item.chosen, item.rejected)}.values())
     by_id = {pair.pair_id: row for batch, rows in reader.features(pairs) for pair, row in zip(batch, rows, strict=True)}
     solutions, blocks = [], reader.judge.head_input.blocks
-    for column in range(len(data.dimensions)):
-        decided = [item for item in compared if item.strength[column] > 0]
+    for decided, groups in of_dimensions:
         better, worse = (
             np.stack([by_id[getattr(item, name).pair_id] for item in decided]) for name in ("chosen", "rejected")
         )
-        groups = kept_together([item.chosen for item in decided], data.dataset.pairs)
         solutions.append(fit_preferences(better, worse, blocks, groups))
     spans = np.array([dimension.maximum - dimension.minimum for dimension in data.dimensions])
     # Logits grow with what people prefer; on a scale whose low end is good, scores have to fall with it

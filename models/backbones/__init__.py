@@ -21,7 +21,7 @@ from .. import NANO
 from ..hub import expected_backbone, require_backbone
 from .base import Backbone, Checkpoint
 from .layers import fuse
-from .loading import load_model, one_line
+from .loading import layers_read, load_model, one_line
 
 NANO_FOLDER = Path(__file__).parents[2] / "checkpoints" / "nano"
 TRANSFORMERS = "transformers>=5.17,<6"
@@ -85,11 +85,7 @@ def _depth(name: str, asked: int | float | None, there: Any) -> int | float | No
         raise UserError(f"backbone {name!r}: config.json has {DEPTH} {there!r}; expected a number of layers")
     if asked is None:
         return there
-    # `transformers` knows the number of the whole model alone
-    depth = asked if isinstance(asked, int) else max(1, round(asked * there))
-    if depth > there:
-        raise UserError(f"depth {asked}: backbone {name!r} has {there} layers")
-    return depth
+    return layers_read(asked, there, name)  # `transformers` knows the number of the whole model alone
 
 
 def read_config(name: str, revision: str | None) -> dict[str, Any]:

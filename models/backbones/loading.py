@@ -137,6 +137,18 @@ def _in_one_line(checkpoint: Checkpoint, what: str = "") -> Iterator[None]:
         ) from None
 
 
+def layers_read(depth: int | float, count: int, name: str) -> int:
+    """How many of so many layers of a backbone a depth is, a number or a share.
+
+    Raises:
+        UserError: If there are fewer.
+    """
+    layers = depth if isinstance(depth, int) else max(1, round(depth * count))
+    if layers > count:
+        raise UserError(f"depth {depth}: backbone {name!r} has {count} layers")
+    return layers
+
+
 def _shallow(model_class: Any, checkpoint: Checkpoint, path: str) -> Any:
     """A class whose models have only the first layers (`Checkpoint.depth`) of the list at this path.
 
@@ -152,9 +164,7 @@ def _shallow(model_class: Any, checkpoint: Checkpoint, path: str) -> Any:
         assert isinstance(layers, nn.ModuleList)
         depth, count = checkpoint.depth, len(layers)
         assert depth is not None
-        remaining = depth if isinstance(depth, int) else max(1, round(depth * count))
-        if remaining > count:
-            raise UserError(f"depth {depth}: backbone {checkpoint.name!r} has {count} layers")
+        remaining = layers_read(depth, count, checkpoint.name)
         above = {
             f"{path}.{number}.{name}" for number in range(remaining, count) for name in layers[number].state_dict()
         }
